@@ -1,0 +1,4 @@
+//! Portcullis: a WebAssembly-extensible policy host for MCP tool calls.
+
+pub mod model;
+pub mod ports;

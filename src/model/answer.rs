@@ -1,0 +1,99 @@
+//! What an upstream answered, with the text as it came beside the parsed value.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// The answer to one request: a result or a protocol error. A tool's own error is a result with `isError`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// A result object.
+    Result(ToolResult),
+    /// A JSON-RPC error.
+    Error(ProtocolError),
+}
+
+/// The result object of a `tools/call`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolResult {
+    value: Map<String, Value>,
+    verbatim: Option<Arc<str>>,
+}
+
+impl ToolResult {
+    /// Wraps a result and the text that it was parsed from.
+    ///
+    /// The text is what a client gets when nothing was edited: unknown fields, key order and the spelling of numbers
+    /// survive.
+    #[must_use]
+    pub fn from_upstream(value: Map<String, Value>, verbatim: Arc<str>) -> Self {
+        Self { value, verbatim: Some(verbatim) }
+    }
+
+    /// Makes a result of our own, for example a refusal: one text block, `isError`, and `_meta`.
+    #[must_use]
+    pub fn ours(text: &str, is_error: bool, meta: Map<String, Value>) -> Self {
+        let mut value = Map::new();
+        value.insert("content".to_owned(), serde_json::json!([{ "type": "text", "text": text }]));
+        value.insert("isError".to_owned(), Value::Bool(is_error));
+        if !meta.is_empty() {
+            value.insert("_meta".to_owned(), Value::Object(meta));
+        }
+        Self { value, verbatim: None }
+    }
+
+    /// Returns the whole object, keys in order.
+    #[must_use]
+    pub fn value(&self) -> &Map<String, Value> {
+        &self.value
+    }
+
+    /// Returns the upstream's own text, as long as nothing in it was changed.
+    #[must_use]
+    pub fn verbatim(&self) -> Option<&Arc<str>> {
+        self.verbatim.as_ref()
+    }
+
+    /// Returns the content blocks; empty when there are none.
+    #[must_use]
+    pub fn content(&self) -> &[Value] {
+        self.value.get("content").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns `structuredContent` unless it is absent or null.
+    #[must_use]
+    pub fn structured(&self) -> Option<&Value> {
+        self.value.get("structuredContent").filter(|value| !value.is_null())
+    }
+
+    /// Whether the tool says that it failed.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.value.get("isError").and_then(Value::as_bool) == Some(true)
+    }
+}
+
+/// A JSON-RPC error as the upstream sent it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProtocolError {
+    /// The code.
+    pub code: i64,
+    /// The message; untrusted.
+    pub message: String,
+    /// The data; untrusted.
+    pub data: Option<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_is_error_true_is_an_error() {
+        let result = |text: &str| ToolResult::from_upstream(serde_json::from_str(text).unwrap(), text.into());
+        assert!(result(r#"{"content":[],"isError":true}"#).is_error());
+        assert!(!result(r#"{"content":[],"isError":"true"}"#).is_error());
+        assert!(!result(r#"{"content":[]}"#).is_error());
+        assert!(result(r#"{"structuredContent":null}"#).structured().is_none());
+    }
+}

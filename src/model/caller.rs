@@ -1,0 +1,75 @@
+//! Who calls: tenant, principal, session. Types from the start, so that one process can later serve many.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Wraps an id that this host or its authentication has made.
+            #[must_use]
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+
+            /// Returns the text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// An isolated customer of one process; `local` outside hosted mode.
+    TenantId
+}
+id! {
+    /// The authenticated person or service; the operating system's user outside hosted mode.
+    Principal
+}
+id! {
+    /// One session; the process for stdio.
+    SessionId
+}
+
+/// The caller of a call. Grants, labels and served definitions belong to one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Caller {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The principal.
+    pub principal: Principal,
+    /// Groups that the authentication vouches for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// The session.
+    pub session: SessionId,
+}
+
+impl Caller {
+    /// The caller of a local process: tenant `local`, the operating system's user, a fresh session.
+    #[must_use]
+    pub fn local(user: &str) -> Self {
+        Self {
+            tenant: TenantId::new("local"),
+            principal: Principal::new(user),
+            groups: Vec::new(),
+            session: SessionId::new(format!("session_{}", uuid::Uuid::now_v7().simple())),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A decision with everything that led to it, for records and `explain`.
+
+use serde::Serialize;
+
+use super::layer::LayerRef;
+use super::posture::Posture;
+use super::verdict::{Fault, Folded, Source, Verdict};
+
+/// What one component said about a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Voice {
+    /// The component.
+    pub source: Source,
+    /// Its answer, or its failure.
+    #[serde(flatten)]
+    pub spoken: Spoken,
+    /// For the baseline: the layer whose posture it was asked with, and that posture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub posture: Option<(LayerRef, Posture)>,
+    /// Whether it was only observed: recorded, never applied (R16).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub observed: bool,
+    /// The fuel that it used.
+    pub fuel: u64,
+}
+
+/// An answer or a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Spoken {
+    /// It answered.
+    Verdict(Verdict),
+    /// It failed.
+    Fault(Fault),
+}
+
+/// One evaluation of a call by all layers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// The answers, in order of trust, the baseline last.
+    pub voices: Vec<Voice>,
+    /// What they say together.
+    pub folded: Folded,
+    /// The fold, step by step, a sentence each.
+    pub steps: Vec<String>,
+}

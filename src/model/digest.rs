@@ -1,0 +1,99 @@
+//! SHA-256 digests, the only way in which definitions, components and arguments are compared.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256 digest; shown as 64 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+/// A text is not 64 hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a SHA-256 digest (64 hex digits)")]
+pub struct BadDigest(String);
+
+impl Digest {
+    /// Returns the digest of `bytes`.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Returns the digest of a sequence of parts, each preceded by its length, so that parts cannot run together.
+    #[must_use]
+    pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hasher = Sha256::new();
+        for part in parts {
+            hasher.update((part.len() as u64).to_be_bytes());
+            hasher.update(part);
+        }
+        Self(hasher.finalize().into())
+    }
+
+    /// Parses 64 hex digits.
+    ///
+    /// # Errors
+    /// [`BadDigest`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, BadDigest> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| BadDigest(super::text::shown(text, 80)))?;
+        Ok(Self(bytes))
+    }
+
+    /// Returns the 32 bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Returns the first 12 hex digits, for people.
+    #[must_use]
+    pub fn short(&self) -> String {
+        hex::encode(&self.0[..6])
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{self}")
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cannot_run_together() {
+        let a = Digest::of_parts([b"ab".as_slice(), b"c"]);
+        let b = Digest::of_parts([b"a".as_slice(), b"bc"]);
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn a_digest_reads_what_it_prints() {
+        let digest = Digest::of(b"x");
+        assert_eq!(Digest::parse(&digest.to_string()), Ok(digest));
+        assert!(Digest::parse("12").is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! Lifecycle items: one started and exactly one completed for each call, on every path.
+//!
+//! Fields: approval-results section 7. An item's arguments are those before any rewriting, `null` when there are none.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::arguments::Arguments;
+use super::caller::Caller;
+use super::name::{CallId, ToolRef};
+use super::outcome::{Code, Durations, Failure, Outcome};
+use super::tool::CatalogTool;
+
+/// The state that an item reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Status {
+    /// The call has started.
+    InProgress,
+    /// The tool answered.
+    Completed,
+    /// The tool failed, or there is no answer of it.
+    Failed,
+}
+
+/// What both items of a call say about it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CallInfo {
+    /// The call.
+    pub id: CallId,
+    /// Raw server and tool.
+    #[serde(flatten)]
+    pub tool: ToolRef,
+    /// Who called.
+    pub caller: Caller,
+    /// The arguments, before any rewriting. Records leave them out unless asked.
+    #[serde(serialize_with = "object_or_null")]
+    pub arguments: Arguments,
+    /// The App connector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connector_id: Option<String>,
+    /// The resource that an MCP App shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_app_resource_uri: Option<String>,
+    /// The plugin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin_id: Option<String>,
+    /// The hint, as it counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only_hint: Option<bool>,
+}
+
+fn object_or_null<S: serde::Serializer>(arguments: &Arguments, serializer: S) -> Result<S::Ok, S::Error> {
+    arguments.object().serialize(serializer)
+}
+
+impl CallInfo {
+    /// The info of a call whose tool is not known: unavailable, or failed before it was looked up.
+    #[must_use]
+    pub fn unknown(id: CallId, tool: ToolRef, caller: Caller, arguments: Arguments) -> Self {
+        Self {
+            id,
+            tool,
+            caller,
+            arguments,
+            connector_id: None,
+            mcp_app_resource_uri: None,
+            plugin_id: None,
+            read_only_hint: None,
+        }
+    }
+
+    /// Adds what the catalog knows about the tool.
+    #[must_use]
+    pub fn with_tool(mut self, tool: &CatalogTool) -> Self {
+        self.connector_id = tool.connector.as_ref().map(|connector| connector.id.clone());
+        self.mcp_app_resource_uri = tool.definition.meta().and_then(resource_uri);
+        self.plugin_id.clone_from(&tool.plugin);
+        self.read_only_hint = tool.hints.read_only;
+        self
+    }
+}
+
+/// `_meta.ui.resourceUri`, else `_meta["ui/resourceUri"]`, else `_meta["openai/outputTemplate"]`.
+fn resource_uri(meta: &serde_json::Map<String, Value>) -> Option<String> {
+    let nested = meta.get("ui").and_then(|ui| ui.get("resourceUri"));
+    let flat = || meta.get("ui/resourceUri").or_else(|| meta.get("openai/outputTemplate"));
+    nested.or_else(flat).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// The item that opens a call.
+#[derive(Debug, Clone, Serialize)]
+pub struct StartedItem {
+    /// The call.
+    #[serde(flatten)]
+    pub call: CallInfo,
+    /// Always [`Status::InProgress`].
+    pub status: Status,
+    /// When.
+    pub started_at: Timestamp,
+}
+
+/// The item that closes a call.
+#[derive(Debug, Clone, Serialize)]
+pub struct CompletedItem {
+    /// The call.
+    #[serde(flatten)]
+    pub call: CallInfo,
+    /// Completed or failed.
+    pub status: Status,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When.
+    pub completed_at: Timestamp,
+    /// How long it took.
+    pub durations: Durations,
+}
+
+impl CompletedItem {
+    /// Returns the status that belongs to an outcome.
+    #[must_use]
+    pub fn status_of(outcome: &Outcome) -> Status {
+        match outcome {
+            Outcome::Answered => Status::Completed,
+            Outcome::ToolError | Outcome::Failed(_) => Status::Failed,
+        }
+    }
+
+    /// Returns the failure, if the call failed without an answer of its tool.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.outcome {
+            Outcome::Failed(failure) => Some(failure),
+            Outcome::Answered | Outcome::ToolError => None,
+        }
+    }
+
+    /// Whether the call may have run although nobody knows (a connection lost after the hand-over, a timeout).
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        self.failure().is_some_and(|failure| matches!(failure.code, Code::Ambiguous | Code::Timeout))
+    }
+}
+
+/// A lifecycle event.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Item {
+    /// A call has started.
+    Started(StartedItem),
+    /// A call has ended.
+    Completed(CompletedItem),
+}

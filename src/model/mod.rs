@@ -1,0 +1,19 @@
+//! Plain values of the domain: names, definitions, verdicts, answers, items.
+//!
+//! No input or output, no async, no wasmtime and no rmcp; nothing here uses another part of this crate.
+
+pub mod answer;
+pub mod arguments;
+pub mod caller;
+pub mod decision;
+pub mod digest;
+pub mod item;
+pub mod json;
+pub mod layer;
+pub mod name;
+pub mod outcome;
+pub mod posture;
+pub mod revision;
+pub mod text;
+pub mod tool;
+pub mod verdict;

@@ -1,0 +1,10 @@
+//! What the pipeline needs from outside, as traits with their contracts.
+//!
+//! Adapters implement them, `host` wires them, tests replace them. A port uses `model` and nothing else of ours.
+
+pub mod approval;
+pub mod clock;
+pub mod grants;
+pub mod recorder;
+pub mod reviewer;
+pub mod upstream;

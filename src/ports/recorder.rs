@@ -1,0 +1,79 @@
+//! Where lifecycle items and decision records go.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::model::caller::Caller;
+use crate::model::decision::Decision;
+use crate::model::digest::Digest;
+use crate::model::item::Item;
+use crate::model::name::{CallId, ToolRef};
+use crate::model::revision::{PolicySetDigest, Revision};
+
+/// How an ask was settled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "by")]
+pub enum Consent {
+    /// Nothing had to be asked.
+    Unasked,
+    /// A remembered grant covered every ask.
+    Grant {
+        /// The grant's id.
+        id: String,
+    },
+    /// Somebody agreed.
+    Agreed {
+        /// Who answered, in the channel's own terms.
+        approver: String,
+        /// How long the agreement is remembered.
+        remember: crate::model::verdict::Remember,
+        /// Whether remembering failed (R17: the call runs once, the record says so).
+        not_remembered: bool,
+    },
+    /// The call was refused.
+    Refused,
+}
+
+/// What is recorded about one decision before anything is sent. Holds digests, never arguments.
+#[derive(Debug, Clone, Serialize)]
+pub struct DecisionRecord {
+    /// When.
+    pub at: Timestamp,
+    /// The call.
+    pub call: CallId,
+    /// Raw server and tool.
+    #[serde(flatten)]
+    pub tool: ToolRef,
+    /// Who called.
+    pub caller: Caller,
+    /// The catalog's revision at prepare.
+    pub revision: Revision,
+    /// The policies in force.
+    pub policy_set: PolicySetDigest,
+    /// The definition that was prepared.
+    pub definition: Digest,
+    /// The arguments' digest.
+    pub arguments: Digest,
+    /// The decision.
+    #[serde(flatten)]
+    pub decision: Decision,
+    /// How it was settled.
+    pub consent: Consent,
+}
+
+/// A record could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the record could not be written")]
+pub struct RecordFailed(#[source] pub std::io::Error);
+
+/// Takes items and decisions. Methods are called from a drop guard too: they must not block for long and never panic.
+pub trait Recorder: Send + Sync {
+    /// Takes a lifecycle item. A failure to keep one is the recorder's to report; it cannot stop a call.
+    fn item(&self, item: &Item);
+
+    /// Keeps a decision; durable (handed to the operating system) when this returns (R34).
+    ///
+    /// # Errors
+    /// [`RecordFailed`]; the call is refused then.
+    fn decision(&self, record: &DecisionRecord) -> Result<(), RecordFailed>;
+}

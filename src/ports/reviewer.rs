@@ -1,0 +1,72 @@
+//! Asking somebody whether a call may run.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use crate::model::name::{CallId, ToolRef};
+use crate::model::verdict::{Remember, Reviewers, StandingAsk};
+
+/// A question for a person: everything that is needed to decide, made fit to be shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct Question {
+    /// The question's own id; concurrent questions are independent.
+    pub id: String,
+    /// The call.
+    pub call: CallId,
+    /// Raw server and tool.
+    pub tool: ToolRef,
+    /// The tool's title, bounded, control characters visible.
+    pub title: Option<String>,
+    /// The arguments as sorted JSON, bounded, control characters visible.
+    pub arguments: String,
+    /// Whether the arguments were cut. Then nothing is remembered (R22).
+    pub cut: bool,
+    /// Who asks and why, in order of trust.
+    pub asks: Vec<StandingAsk>,
+    /// Who must agree.
+    pub reviewers: Reviewers,
+    /// What may be chosen besides refusing; [`Remember::Never`] means "allow this call". Never empty.
+    pub options: Vec<Remember>,
+    /// How long an answer is waited for.
+    pub deadline: Duration,
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// One of the offered options was chosen.
+    Allowed {
+        /// Which.
+        remember: Remember,
+        /// Who chose, in the channel's own terms.
+        approver: String,
+    },
+    /// Refused, or an answer that chose nothing that was offered (R20).
+    Declined,
+    /// The asking was called off by whoever was asked.
+    Cancelled,
+    /// Nobody answered in time.
+    Expired,
+    /// There is nobody to ask, or this channel cannot ask.
+    Nobody,
+}
+
+/// A channel to a person. Contract: answers within the question's deadline; dropping the future withdraws the question.
+#[async_trait]
+pub trait Reviewer: Send + Sync {
+    /// Asks and waits.
+    async fn ask(&self, question: &Question) -> Reply;
+}
+
+/// The channel of a process that has none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NobodyThere;
+
+#[async_trait]
+impl Reviewer for NobodyThere {
+    async fn ask(&self, _question: &Question) -> Reply {
+        Reply::Nobody
+    }
+}

@@ -1,0 +1,203 @@
+//! An MCP server behind us: connecting, listing, calling.
+//!
+//! The pipeline knows connections, never processes or sockets. Contract of every method: it ends within the deadline
+//! given, it never panics, and dropping its future leaves nothing running.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::model::answer::Answer;
+use crate::model::name::{RawToolName, ServerName};
+use crate::model::revision::ConnectionId;
+
+/// Makes connections to one server. Knows its configuration; holds no connection itself.
+#[async_trait]
+pub trait Upstream: Send + Sync {
+    /// Starts the server (or opens the connection) and shakes hands.
+    ///
+    /// Events of the connection go to `events` until it is closed; `closed` is the last one.
+    ///
+    /// # Errors
+    /// A [`StartFailure`]; whatever was started is gone by then.
+    async fn connect(
+        &self,
+        deadline: Instant,
+        events: Arc<dyn UpstreamEvents>,
+    ) -> Result<Arc<dyn Connection>, StartFailure>;
+}
+
+/// Why a server could not be started. The text names the cause and, where there is one, the setting to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[serde(tag = "reason", content = "text", rename_all = "kebab-case")]
+pub enum StartFailure {
+    /// The program could not be run.
+    #[error("could not start: {0}")]
+    Spawn(String),
+    /// The program ended during the handshake; the text ends with what it wrote to stderr.
+    #[error("ended during start-up: {0}")]
+    Exited(String),
+    /// The handshake failed.
+    #[error("handshake failed: {0}")]
+    Handshake(String),
+    /// No answer in time.
+    #[error("did not start within {}; raise `startup_timeout_sec` if it needs longer", crate::model::text::seconds(*.0))]
+    Timeout(Duration),
+    /// The server lists what cannot be listed.
+    #[error("tools/list failed: {0}")]
+    List(ListFailure),
+    /// This kind of server is not served here.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// Why the tools of a server could not be listed. Limits: catalog-dispatch 2.1 rule 8.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ListFailure {
+    /// A cursor came back a second time.
+    #[error("the server repeated a cursor, so its list never ends")]
+    RepeatedCursor,
+    /// Too many pages.
+    #[error("more than {0} pages")]
+    TooManyPages(usize),
+    /// Too many tools.
+    #[error("more than {0} tools")]
+    TooManyTools(usize),
+    /// A cursor is too long.
+    #[error("a cursor has more than {0} bytes")]
+    LongCursor(usize),
+    /// The server answered with an error or not with a list.
+    #[error("{0}")]
+    Answer(String),
+    /// No answer in time.
+    #[error("no answer within {}", crate::model::text::seconds(*.0))]
+    Timeout(Duration),
+    /// The connection closed.
+    #[error("the connection closed")]
+    Closed,
+}
+
+/// All pages of a `tools/list`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Listing {
+    /// The definitions, each as the upstream spelled it.
+    pub tools: Vec<Arc<str>>,
+    /// The server's instructions from the handshake, bounded.
+    pub instructions: Option<Arc<str>>,
+}
+
+/// One live connection.
+#[async_trait]
+pub trait Connection: Send + Sync {
+    /// Returns the connection's id; a restart makes another one.
+    fn id(&self) -> ConnectionId;
+
+    /// Whether requests can still be handed over.
+    fn is_open(&self) -> bool;
+
+    /// Reads all pages of the tool list.
+    ///
+    /// # Errors
+    /// A [`ListFailure`].
+    async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure>;
+
+    /// Hands a request to the transport; returns as soon as it is queued there, not when it is answered.
+    ///
+    /// # Errors
+    /// [`NotSent`] when nothing was handed over.
+    async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent>;
+
+    /// Closes the connection and ends the server that it started, group and all. Idempotent.
+    async fn close(&self);
+}
+
+/// The request could not be handed over; the upstream has not seen it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the connection is closed: {0}")]
+pub struct NotSent(pub String);
+
+/// What goes on the wire.
+pub struct OutgoingCall {
+    /// The raw tool name.
+    pub tool: RawToolName,
+    /// The arguments; `None`: the request has no such member.
+    pub arguments: Option<Map<String, Value>>,
+    /// The request's `_meta`.
+    pub meta: Map<String, Value>,
+    /// Where progress goes, if the caller asked for it.
+    pub progress: Option<Arc<dyn ProgressSink>>,
+}
+
+/// A progress notification.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// How far; only grows.
+    pub progress: f64,
+    /// Of how much.
+    pub total: Option<f64>,
+    /// What is going on; untrusted.
+    pub message: Option<String>,
+}
+
+/// Takes progress notifications, in the order in which the upstream sent them. Must not block.
+pub trait ProgressSink: Send + Sync {
+    /// Takes one.
+    fn progress(&self, progress: Progress);
+}
+
+/// A request that was handed over. Dropping it before its answer tells the upstream that it is cancelled.
+#[async_trait]
+pub trait InFlight: Send {
+    /// Waits for the answer. Cancel-safe: may be dropped and called again.
+    ///
+    /// # Errors
+    /// [`Lost`] when the connection ended before an answer.
+    async fn answer(&mut self) -> Result<Answer, Lost>;
+
+    /// Tells the upstream that the request is cancelled, with a reason.
+    async fn cancel(self: Box<Self>, reason: &str);
+}
+
+/// The connection was lost after the hand-over: the call may have run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the connection was lost: {0}")]
+pub struct Lost(pub String);
+
+/// Takes what happens on a connection outside a call. Must not block.
+pub trait UpstreamEvents: Send + Sync {
+    /// The server says that its tools changed.
+    fn tools_changed(&self, connection: ConnectionId);
+
+    /// The server sent a log message (`notifications/message`).
+    fn log(&self, message: UpstreamLog);
+
+    /// The connection closed; nothing follows.
+    fn closed(&self, connection: ConnectionId, why: &str);
+}
+
+/// A log message of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpstreamLog {
+    /// The level's name: `debug` to `emergency`.
+    pub level: String,
+    /// The logger.
+    pub logger: Option<String>,
+    /// The data; untrusted.
+    pub data: Value,
+}
+
+/// What the pipeline asks of the servers as a whole.
+#[async_trait]
+pub trait Fleet: Send + Sync {
+    /// Refreshes the server if it is dirty, and waits until it is ready, has failed, or its startup timeout is over.
+    /// The catalog is published by then. A server that is unknown or disabled returns at once.
+    async fn await_ready(&self, server: &ServerName);
+
+    /// A connection turned out to be closed: its server is dirty, the next call reconnects.
+    fn mark_dirty(&self, server: &ServerName, connection: ConnectionId);
+}
