@@ -1,0 +1,5 @@
+//! Admit: which tools exist and may be seen.
+
+pub mod catalog;
+pub mod leases;
+pub mod naming;
