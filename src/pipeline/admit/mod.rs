@@ -1,0 +1,3 @@
+//! Which tools exist and may be seen.
+
+pub mod naming;

@@ -1,0 +1,3 @@
+//! What is shown of an answer, and to whom.
+
+pub mod views;
