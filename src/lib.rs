@@ -1,4 +1,6 @@
 //! Portcullis: a WebAssembly-extensible policy host for MCP tool calls.
 
+pub mod adapters;
 pub mod model;
+pub mod pipeline;
 pub mod ports;

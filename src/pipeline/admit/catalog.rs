@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::leases::{Leases, OpenLease};
-use super::naming::{self, FlatStyle, Nameable, NamingOptions};
+use super::naming::{self, FlatStyle, NameLimit, Nameable, NamingOptions};
 use crate::model::digest::Digest;
 use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
@@ -50,14 +50,14 @@ pub struct ServerView {
 }
 
 /// Which names the tools get.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Names {
     /// Names for the model.
     pub model: NamingOptions,
     /// Names for the gateway.
     pub flat: FlatStyle,
     /// The longest gateway name.
-    pub flat_limit: usize,
+    pub flat_limit: NameLimit,
 }
 
 /// One server in a snapshot.
@@ -105,12 +105,13 @@ impl Snapshot {
             rows.extend(entry.tools.iter().map(|tool| (server.clone(), Arc::clone(tool))));
         }
         let nameable: Vec<Nameable> =
-            rows.iter().map(|(server, tool)| Nameable::plain(server.clone(), tool.name().clone())).collect();
-        let (named, duplicates) = naming::normalise(&nameable, &names.model);
-        let flats = naming::flat_names(&nameable, names.flat, names.flat_limit);
+            rows.iter().map(|(server, tool)| Nameable::ordinary(server.clone(), tool.name().clone())).collect();
+        let naming::Naming { named, duplicates } = naming::names(&nameable, &names.model);
+        let flats = naming::flat_names(&nameable, names.flat, names.flat_limit).named;
+        let mut flats: HashMap<usize, FlatName> = flats.into_iter().map(|row| (row.index, row.flat)).collect();
         let mut tools = Vec::with_capacity(named.len());
         for row in named {
-            let (Some((server, definition)), Some(flat)) = (rows.get(row.index), flats.get(&row.index)) else { continue };
+            let (Some((server, definition)), Some(flat)) = (rows.get(row.index), flats.remove(&row.index)) else { continue };
             let Some(entry) = published.get(server) else { continue };
             let hints = definition.hints();
             tools.push(Arc::new(CatalogTool {
@@ -120,7 +121,7 @@ impl Snapshot {
                 hints: if entry.view.may_relax { hints } else { hints.without_relaxing() },
                 namespace: row.namespace,
                 callable: row.callable,
-                flat: flat.clone(),
+                flat,
                 namespace_description: entry.instructions.clone(),
                 connector: None,
                 plugin: entry.view.plugin.clone(),

@@ -1,0 +1,1 @@
+//! Implementations of the ports. None sees the pipeline or a sibling.

@@ -1,0 +1,5 @@
+//! The forms in which one clean answer is shown.
+//!
+//! A view never changes the answer: all views render from the same one.
+
+pub mod truncate;
