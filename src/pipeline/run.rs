@@ -233,12 +233,12 @@ impl Call<'_> {
                 }
             };
             self.decision = Some(approved.decision().clone());
-            let refused = match barrier::lease(&pipeline.catalog, approved) {
+            let barrier::NotLeased { refusal, approved } = match barrier::lease(&pipeline.catalog, approved) {
                 Ok(lease) => return Ok(lease),
-                Err(refused) => refused,
+                Err(refused) => *refused,
             };
-            prepared = refused.approved.withdraw();
-            match refused.refusal {
+            prepared = approved.withdraw();
+            match refusal {
                 LeaseRefusal::PoliciesChanged if !agreed.is_exhausted() => {}
                 LeaseRefusal::PoliciesChanged => {
                     let message = "the policies kept changing while the call was decided";
@@ -297,7 +297,8 @@ impl Call<'_> {
 
     fn cancelled(&self) -> Box<Failure> {
         let sent = self.started.as_ref().is_some_and(Started::is_sent);
-        let message = if sent { "the call was cancelled after it was sent; it may have run" } else { "the call was cancelled" };
+        let message =
+            if sent { "the call was cancelled after it was sent; it may have run" } else { "the call was cancelled" };
         let stage = if sent { Stage::Call } else { Stage::Approval };
         Box::new(Failure::new(stage, Code::Cancelled, message))
     }

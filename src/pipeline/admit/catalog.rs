@@ -111,7 +111,9 @@ impl Snapshot {
         let mut flats: HashMap<usize, FlatName> = flats.into_iter().map(|row| (row.index, row.flat)).collect();
         let mut tools = Vec::with_capacity(named.len());
         for row in named {
-            let (Some((server, definition)), Some(flat)) = (rows.get(row.index), flats.remove(&row.index)) else { continue };
+            let (Some((server, definition)), Some(flat)) = (rows.get(row.index), flats.remove(&row.index)) else {
+                continue;
+            };
             let Some(entry) = published.get(server) else { continue };
             let hints = definition.hints();
             tools.push(Arc::new(CatalogTool {
@@ -299,7 +301,8 @@ impl Catalog {
         let before = self.current();
         let next = Snapshot::build(before.revision.next(), servers, policies, &self.names);
         let changed = before.servers_changed_by(&next);
-        let same_views = before.servers.iter().all(|(name, old)| next.servers.get(name).is_some_and(|new| new.view == old.view));
+        let same_views =
+            before.servers.iter().all(|(name, old)| next.servers.get(name).is_some_and(|new| new.view == old.view));
         if changed.is_empty() && same_views && before.policies.digest == next.policies.digest {
             return before.revision;
         }

@@ -7,9 +7,13 @@ use crate::model::digest::Digest;
 use crate::model::name::{Target, ToolRef};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::revision::Revision;
+use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::{Catalog, Listed, ServerEntry};
 use crate::ports::approval::PolicySet;
+
+/// The most of a changed definition that the stale answer shows, in bytes.
+const MAX_SHOWN_DEFINITION: usize = 16 * 1024;
 
 /// Proof that a call is fixed: these arguments, to this tool as it is defined now, over this connection.
 ///
@@ -44,12 +48,22 @@ pub fn prepare(
         return Err(Box::new(Failure::not_available(&target)));
     };
     if seen.is_some_and(|seen| seen != listed.tool().definition.digest()) {
-        return Err(Box::new(Failure::stale(&target)));
+        return Err(Box::new(changed(&target, listed.tool())));
     }
-    arguments.check_against(&listed.tool().definition).map_err(|bad| {
-        Box::new(Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}")))
-    })?;
+    arguments
+        .check_against(&listed.tool().definition)
+        .map_err(|bad| Box::new(Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}"))))?;
     Ok(Prepared { listed, arguments })
+}
+
+/// The stale answer serves the new definition, so that the next call is made by what was seen (R24).
+fn changed(target: &Target, tool: &CatalogTool) -> Failure {
+    let mut failure = Failure::stale(target);
+    let definition = serde_json::Value::Object(tool.definition.value().clone()).to_string();
+    let shown = text::prefix(&definition, MAX_SHOWN_DEFINITION);
+    failure.message.push_str(". Its definition is now: ");
+    failure.message.push_str(shown);
+    failure
 }
 
 impl Prepared {

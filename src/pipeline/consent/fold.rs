@@ -77,7 +77,9 @@ impl State {
         let source = &opinion.source;
         match &opinion.said {
             Ok(Verdict::Abstain) => self.steps.push(format!("{source}: no opinion")),
-            Ok(Verdict::Allow(reason)) if opinion.may_allow => self.steps.push(format!("{source}: allow{}", by(reason))),
+            Ok(Verdict::Allow(reason)) if opinion.may_allow => {
+                self.steps.push(format!("{source}: allow{}", by(reason)))
+            }
             Ok(Verdict::Allow(reason)) => {
                 self.steps.push(format!("{source}: allow{}, which this layer may not give", by(reason)));
             }

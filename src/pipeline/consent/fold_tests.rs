@@ -33,7 +33,8 @@ fn reference(opinions: &[Opinion]) -> Strictness {
     if any(&|o| matches!(o.said, Ok(Verdict::Deny(_)))) {
         return Strictness::Deny;
     }
-    let denying = |o: &Opinion| o.said.as_ref().is_err_and(|f| o.on_failure == OnFailure::Deny || f.code.always_denies());
+    let denying =
+        |o: &Opinion| o.said.as_ref().is_err_and(|f| o.on_failure == OnFailure::Deny || f.code.always_denies());
     if any(&denying) {
         return Strictness::Deny;
     }

@@ -26,7 +26,12 @@ pub fn subject(prepared: &Prepared, caller: &Caller) -> GrantSubject {
 
 /// Returns a remembered grant that covers all of `asks`, if there is one.
 #[must_use]
-pub fn covering(grants: &dyn Grants, subject: &GrantSubject, asks: &BTreeSet<StandingAsk>, arguments: Digest) -> Option<Grant> {
+pub fn covering(
+    grants: &dyn Grants,
+    subject: &GrantSubject,
+    asks: &BTreeSet<StandingAsk>,
+    arguments: Digest,
+) -> Option<Grant> {
     grants.find(subject).into_iter().find(|grant| covers(grant, asks, arguments))
 }
 
