@@ -17,7 +17,7 @@ pub enum Settled {
     /// It may run.
     Run {
         /// The remembered grant that covers the asks, if there were any.
-        grant: Option<Grant>,
+        grant: Option<Box<Grant>>,
     },
     /// Somebody must agree.
     Ask {
@@ -59,7 +59,7 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
         return Settled::Run { grant: None };
     }
     if let Some(grant) = remember::covering(grants, standing.subject, asks, standing.arguments) {
-        return Settled::Run { grant: Some(grant) };
+        return Settled::Run { grant: Some(Box::new(grant)) };
     }
     // U1: what is left to ask under `never` is refused. The strict ask is the auto reviewer's, who may be asked (R10).
     if decided.never && asks.iter().any(|ask| !ask.strict) {
