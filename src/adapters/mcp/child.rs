@@ -185,9 +185,7 @@ async fn spawn(server: Arc<str>, launch: Launch) -> Result<Spawned, String> {
         let run = move || {
             for Order { server, launch, runtime, done } in inbox {
                 let _guard = runtime.enter();
-                let spawned = command(&launch)
-                    .spawn()
-                    .and_then(|child| Process::adopt(server, child, runtime.clone()));
+                let spawned = command(&launch).spawn().and_then(|child| Process::adopt(server, child, runtime.clone()));
                 // Nobody waits any more: the process is dropped with its group.
                 let _ = done.send(spawned);
             }

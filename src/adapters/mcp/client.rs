@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CustomRequest, ElicitRequestParams, ElicitResult, ErrorCode, ErrorData,
-    Implementation, ListRootsResult, ProtocolVersion,
+    Implementation, ProtocolVersion,
 };
 use rmcp::service::{ClientInitializeError, RequestContext, RoleClient, RunningService};
 use rmcp::{ClientHandler, ServiceExt as _};
@@ -223,15 +223,8 @@ impl Opened {
         let Self { service, id, side, end, outbox, events } = self;
         let closing = CancellationToken::new();
         let closed = CancellationToken::new();
-        let connection = McpConnection::new(
-            id,
-            service.peer().clone(),
-            side,
-            end.clone(),
-            outbox,
-            closing.clone(),
-            closed.clone(),
-        );
+        let connection =
+            McpConnection::new(id, service.peer().clone(), side, end.clone(), outbox, closing.clone(), closed.clone());
         tokio::spawn(async move {
             // Also when this task is thrown away with its runtime.
             let _closed = closed.drop_guard();
@@ -301,8 +294,11 @@ impl ClientHandler for Us {
     }
 
     // rmcp's defaults would answer these three with an empty list, a decline, and a bare method name.
-    #[allow(deprecated, reason = "roots are deprecated, and legacy servers ask for them")]
-    async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+    #[expect(deprecated, reason = "roots are deprecated, and legacy servers ask for them")]
+    async fn list_roots(
+        &self,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<rmcp::model::ListRootsResult, ErrorData> {
         Err(not_here("roots/list"))
     }
 

@@ -6,13 +6,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rmcp::model::{ClientRequest, CustomRequest, GetExtensions as _};
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::{self, Page};
@@ -22,9 +23,7 @@ use super::upstream_side::{Outbound, RawAnswer, Slot, UpstreamSide};
 use crate::model::answer::Answer;
 use crate::model::revision::ConnectionId;
 use crate::model::text;
-use crate::ports::upstream::{
-    Connection, InFlight, ListFailure, Listing, Lost, NotSent, OutgoingCall, ProgressSink,
-};
+use crate::ports::upstream::{Connection, InFlight, ListFailure, Listing, Lost, NotSent, OutgoingCall, ProgressSink};
 
 /// The most pages of one list.
 const MAX_PAGES: usize = 100;
@@ -38,6 +37,8 @@ const MAX_LIST: usize = 64 * 1024 * 1024;
 const MAX_INSTRUCTIONS: usize = 64 * 1024;
 /// The most requests in flight on one connection.
 const MAX_IN_FLIGHT: usize = 1024;
+/// How long the writing of a cancellation is waited for.
+const CANCEL: Duration = Duration::from_secs(1);
 /// JSON-RPC: the server does not know the method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
@@ -89,10 +90,8 @@ impl McpConnection {
         let mut request = CustomRequest::new(method, None);
         let outbound = Outbound { method, params: Arc::new(params), slot: slot.clone(), progress };
         request.extensions_mut().insert(outbound);
-        let sent = self.peer.send_request_with_option(
-            ClientRequest::CustomRequest(request),
-            PeerRequestOptions::no_options(),
-        );
+        let sent =
+            self.peer.send_request_with_option(ClientRequest::CustomRequest(request), PeerRequestOptions::no_options());
         // A loop that has ended takes nothing: then nothing was written.
         let handle = sent.await.map_err(|_| NotSent(self.end.why().to_owned()))?;
         Ok(Sent {
@@ -282,13 +281,8 @@ impl InFlight for Sent {
 
     async fn cancel(mut self: Box<Self>, reason: &str) {
         if let Some(cancelling) = self.cancelling(reason) {
-            // Spawned, so that it is told even if this future is dropped; a server that does not read cannot hold it.
-            let end = self.end.clone();
-            let told = self.runtime.spawn(cancelling);
-            tokio::select! {
-                _ = told => {}
-                () = end.wait() => {}
-            }
+            // Spawned, so that it is told even if this future is dropped or the server is slow to read.
+            let _ = timeout(CANCEL, self.runtime.spawn(cancelling)).await;
         }
     }
 }

@@ -98,11 +98,7 @@ impl Drop for Writing {
     }
 }
 
-async fn write_all<W>(
-    mut output: W,
-    mut items: mpsc::UnboundedReceiver<Item>,
-    waiting: &AtomicUsize,
-) -> io::Result<()>
+async fn write_all<W>(mut output: W, mut items: mpsc::UnboundedReceiver<Item>, waiting: &AtomicUsize) -> io::Result<()>
 where
     W: AsyncWrite + Unpin,
 {

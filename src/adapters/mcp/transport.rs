@@ -129,8 +129,13 @@ pub trait LineRole: ServiceRole {
     fn incoming(side: &Self::Side, line: &str, reply: &dyn Fn(String)) -> Inbound<Self>;
 
     /// Takes an oversized message of which only `id` is known. `answers`: it is an answer to a request of ours.
-    fn oversized(side: &Self::Side, id: RequestId, answers: bool, limit: usize, reply: &dyn Fn(String))
-    -> Inbound<Self>;
+    fn oversized(
+        side: &Self::Side,
+        id: RequestId,
+        answers: bool,
+        limit: usize,
+        reply: &dyn Fn(String),
+    ) -> Inbound<Self>;
 }
 
 /// The transport. `R` is our role.
@@ -307,10 +312,7 @@ fn reply(outbox: Option<&Outbox>, end: &LineEnd) -> impl Fn(String) {
 impl<R: LineRole, I: AsyncRead + Send + Unpin> Transport<R> for LineTransport<R, I> {
     type Error = TransportFault;
 
-    fn send(
-        &mut self,
-        item: TxJsonRpcMessage<R>,
-    ) -> impl Future<Output = Result<(), TransportFault>> + Send + 'static {
+    fn send(&mut self, item: TxJsonRpcMessage<R>) -> impl Future<Output = Result<(), TransportFault>> + Send + 'static {
         // Queued before the future is first polled: rmcp polls its sends side by side.
         let queued = match (&self.outbox, R::outgoing(&self.side, item)) {
             (None, _) => Err(TransportFault::Closed),

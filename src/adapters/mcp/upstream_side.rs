@@ -10,18 +10,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmcp::RoleClient;
-use rmcp::model::{
-    ClientRequest, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId, ServerResult,
-};
+use rmcp::model::{ClientRequest, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId, ServerResult};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::envelope::{Envelope, Id, our_number};
-use super::transport::{
-    Inbound, Limits, LineRole, LineTransport, TransportFault, envelope, error_line, parse_message,
-};
+use super::transport::{Inbound, Limits, LineRole, LineTransport, TransportFault, envelope, error_line, parse_message};
 use crate::model::revision::ConnectionId;
 use crate::model::text;
 use crate::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog};
