@@ -1,5 +1,7 @@
 //! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
+pub mod gate;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
