@@ -1,1 +1,5 @@
 //! Implementations of the ports. None sees the pipeline or a sibling.
+
+pub mod clock;
+pub mod record;
+pub mod store;
