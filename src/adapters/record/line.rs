@@ -120,7 +120,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             status,
             end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
             caller: (!bare).then_some(caller),
-            about: (!bare).then(|| About {
+            about: (!bare).then_some(About {
                 connector_id: connector_id.as_deref(),
                 mcp_app_resource_uri: mcp_app_resource_uri.as_deref(),
                 plugin_id: plugin_id.as_deref(),
