@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::arguments::Arguments;
 use super::caller::Caller;
-use super::name::{CallId, ToolRef};
+use super::name::{CallId, Target};
 use super::outcome::{Code, Durations, Failure, Outcome};
 use super::tool::CatalogTool;
 
@@ -29,9 +29,9 @@ pub enum Status {
 pub struct CallInfo {
     /// The call.
     pub id: CallId,
-    /// Raw server and tool.
+    /// What was called.
     #[serde(flatten)]
-    pub tool: ToolRef,
+    pub tool: Target,
     /// Who called.
     pub caller: Caller,
     /// The arguments, before any rewriting. Records leave them out unless asked.
@@ -58,7 +58,7 @@ fn object_or_null<S: serde::Serializer>(arguments: &Arguments, serializer: S) ->
 impl CallInfo {
     /// The info of a call whose tool is not known: unavailable, or failed before it was looked up.
     #[must_use]
-    pub fn unknown(id: CallId, tool: ToolRef, caller: Caller, arguments: Arguments) -> Self {
+    pub fn unknown(id: CallId, tool: Target, caller: Caller, arguments: Arguments) -> Self {
         Self {
             id,
             tool,

@@ -42,6 +42,12 @@ macro_rules! text_newtype {
             }
         }
 
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -160,6 +166,38 @@ impl ToolRef {
 impl fmt::Display for ToolRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.server, self.tool)
+    }
+}
+
+/// What a call names: a known tool by its raw identity, or a name that leads nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Target {
+    /// The upstream; none when the caller's name could not be resolved.
+    pub server: Option<ServerName>,
+    /// The raw tool name, or the name that the caller used.
+    pub tool: RawToolName,
+}
+
+impl From<ToolRef> for Target {
+    fn from(tool: ToolRef) -> Self {
+        Self { server: Some(tool.server), tool: tool.tool }
+    }
+}
+
+impl Target {
+    /// Returns the raw identity, if the name was resolved.
+    #[must_use]
+    pub fn resolved(&self) -> Option<ToolRef> {
+        Some(ToolRef { server: self.server.clone()?, tool: self.tool.clone() })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.server {
+            Some(server) => write!(f, "{server}/{}", self.tool),
+            None => write!(f, "{}", self.tool),
+        }
     }
 }
 

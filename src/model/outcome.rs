@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::layer::LayerRef;
-use super::name::ToolRef;
+use super::name::Target;
 use super::text;
 use super::verdict::RuleId;
 
@@ -42,6 +42,8 @@ pub enum Stage {
 pub enum Code {
     /// Not a function call.
     UnsupportedPayload,
+    /// A call with this id is open in the session.
+    DuplicateId,
     /// The arguments are not an object of strict JSON within the limits.
     InvalidArguments,
     /// Unknown, hidden, or its server is not there.
@@ -92,6 +94,7 @@ impl Code {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UnsupportedPayload => "unsupported-payload",
+            Self::DuplicateId => "duplicate-id",
             Self::InvalidArguments => "invalid-arguments",
             Self::NotAvailable => "not-available",
             Self::Disabled => "disabled",
@@ -169,14 +172,14 @@ impl Failure {
 
     /// The tool is unknown, hidden, or its server is not there: one text for all three (R25).
     #[must_use]
-    pub fn not_available(tool: &ToolRef) -> Self {
+    pub fn not_available(tool: &Target) -> Self {
         let message = format!("MCP tool `{}` is not available to the model", text::shown(&tool.to_string(), 256));
         Self::new(Stage::Prepare, Code::NotAvailable, message)
     }
 
     /// The catalog changed between prepare and lease.
     #[must_use]
-    pub fn stale(tool: &ToolRef) -> Self {
+    pub fn stale(tool: &Target) -> Self {
         let tool = text::shown(&tool.to_string(), 256);
         let message = format!("tool call rejected because the catalog changed after {tool} was prepared");
         Self::new(Stage::Lease, Code::Stale, message)

@@ -1,4 +1,32 @@
-//! The path of a call. The folders are its phases; their alphabetical order is the order of the call.
+//! One tool call, front to back. The folders sort in call order: admit, bind, consent, dispatch, emit, follow.
+//!
+//! [`run`] is the one door to an upstream: the gateway, `call`, the library and the dry run of `explain` go through it.
+//!
+//! ```text
+//! Listed -> Prepared -> Approved -> Lease -> Raw -> Clean -> View
+//! ```
+//!
+//! Each of these has private fields, is made in one function and taken by value by the next, so that sending an unapproved
+//! call, sending another call than the approved one, or showing an uncleaned answer does not compile.
 
+/// Which tools exist and may be seen.
 pub mod admit;
+
+/// This call gets its server.
+pub mod bind;
+
+/// May it run?
+pub mod consent;
+
+/// Run it.
+pub mod dispatch;
+
+/// Show it.
 pub mod emit;
+
+/// Watch it from start to end.
+pub mod follow;
+
+mod run;
+
+pub use run::{CallRequest, Explanation, Finished, Payload, Pipeline, Would};

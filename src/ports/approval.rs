@@ -14,9 +14,10 @@ use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::ToolRef;
-use crate::model::posture::Posture;
+use crate::model::posture::{Posture, PostureLayers};
+use crate::model::revision::PolicySetDigest;
 use crate::model::tool::{Connector, Hints, ServerIdentity};
-use crate::model::verdict::{Fault, Label, OnFailure, Source, Verdict};
+use crate::model::verdict::{Fault, Label, OnFailure, Refusal, Source, Verdict};
 
 /// What would go to the upstream (R23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -162,4 +163,19 @@ impl std::fmt::Debug for BoundComponent {
             .field("loaded", &self.component.is_ok())
             .finish_non_exhaustive()
     }
+}
+
+/// Everything that decides about calls at one moment: all layers' components and postures. Immutable.
+#[derive(Debug, Clone)]
+pub struct PolicySet {
+    /// Digest of layers, components and settings.
+    pub digest: PolicySetDigest,
+    /// The built-in component; asked with every layer's posture.
+    pub baseline: BoundComponent,
+    /// All layers' components, most trusted layer first (R1).
+    pub components: Vec<BoundComponent>,
+    /// What the layers say about approval.
+    pub postures: PostureLayers,
+    /// Why every call is refused: layers that could not be read (R8).
+    pub refusals: Vec<Refusal>,
 }

@@ -49,6 +49,9 @@ pub struct NotRemembered(pub String);
 
 /// Keeps grants. Whether one satisfies an ask is decided in `pipeline::consent::remember`, not here.
 pub trait Grants: Send + Sync {
+    /// Returns the widest scope that this store can keep; nothing wider is offered to a person.
+    fn widest(&self) -> Remember;
+
     /// Returns the grants for this very subject.
     fn find(&self, subject: &GrantSubject) -> Vec<Grant>;
 
@@ -57,4 +60,7 @@ pub trait Grants: Send + Sync {
     /// # Errors
     /// [`NotRemembered`].
     fn store(&self, grant: Grant) -> Result<(), NotRemembered>;
+
+    /// Drops a grant, because the call that it was given for was not sent after all. Unknown ids are ignored.
+    fn forget(&self, id: &str);
 }

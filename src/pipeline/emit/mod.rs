@@ -1,3 +1,7 @@
-//! What is shown of an answer, and to whom.
+//! Emit: show it.
+//!
+//! What a model cannot take becomes text (`media`, a step of later work), the layers' sanitisers edit what is left, and the
+//! result is the one answer that every view is rendered from.
 
+pub mod sanitise;
 pub mod views;

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::truncate::{self, Policy};
 use crate::model::answer::ToolResult;
+use crate::pipeline::emit::sanitise::Clean;
 
 const NO_IMAGES: &str = "<image content omitted because you do not support image input>";
 const NO_AUDIO: &str = "<audio content omitted because you do not support audio input>";
@@ -114,15 +115,27 @@ pub enum Detail {
     Original,
 }
 
+/// Proof that what a model reads was rendered from a clean answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ModelView(ModelAnswer);
+
+impl ModelView {
+    /// Renders a clean answer. `wall` runs from the start of the call and includes waiting for people.
+    #[must_use]
+    pub fn of(clean: &Clean, wall: Duration, options: &ModelViewOptions) -> Self {
+        Self(render(clean.result(), wall, options))
+    }
+
+    /// Returns what the model reads.
+    #[must_use]
+    pub fn answer(&self) -> &ModelAnswer {
+        &self.0
+    }
+}
+
 /// Renders the body for a model. `wall` runs from the start of the call and includes waiting for people.
-///
-/// Only the views' own constructors call this, with the result of a clean answer.
-#[cfg_attr(not(test), expect(dead_code, reason = "the view over a clean answer is its only caller"))]
-pub(in crate::pipeline::emit) fn render(
-    result: &ToolResult,
-    wall: Duration,
-    options: &ModelViewOptions,
-) -> ModelAnswer {
+fn render(result: &ToolResult, wall: Duration, options: &ModelViewOptions) -> ModelAnswer {
     let header = format!("Wall time: {:.4} seconds\nOutput:", wall.as_secs_f64());
     let policy = options.truncation.with_allowance();
     let body = match choose(result, options) {

@@ -1,0 +1,322 @@
+//! All servers of one host: started side by side, watched, restarted, and published into the catalog.
+//!
+//! Each server has one task, and one dead server never takes down the rest. A server that closes stays listed while it is
+//! restarted, so that a client's list does not flicker; its calls wait for the restart. A server that cannot be started is
+//! taken out of the catalog and tried again with back-off, or when a call wants it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::supervise::{self, Supervised};
+use crate::model::digest::Digest;
+use crate::model::name::{RawToolName, ServerName};
+use crate::model::revision::ConnectionId;
+use crate::model::tool::ServerIdentity;
+use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
+use crate::ports::approval::PolicySet;
+use crate::ports::upstream::{Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
+
+/// How long servers that are still starting are waited for before a list is served without them (catalog-dispatch 3.1).
+pub const GRACE: Duration = Duration::from_secs(1);
+/// A call that wants a failed server does not start it more often than this.
+const RETRY_ON_DEMAND: Duration = Duration::from_secs(1);
+/// How many log messages of upstreams are kept for a slow reader.
+const LOG_BACKLOG: usize = 256;
+
+/// One server to run.
+#[derive(Clone)]
+pub struct ServerSpec {
+    /// Connects to it.
+    pub upstream: Arc<dyn Upstream>,
+    /// What it is.
+    pub identity: ServerIdentity,
+    /// Digest of its effective configuration.
+    pub config: Digest,
+    /// What calls need to know.
+    pub view: ServerView,
+    /// Which of its tools exist for us.
+    pub filter: Arc<dyn Fn(&RawToolName) -> bool + Send + Sync>,
+    /// Whether the host does not start without it.
+    pub required: bool,
+    /// How long connecting may take, and listing again.
+    pub startup_timeout: Duration,
+    /// The waits between attempts to start it.
+    pub back_off: BackOff,
+}
+
+/// The waits between attempts: doubling from `first` to `longest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackOff {
+    /// The first wait.
+    pub first: Duration,
+    /// The longest wait.
+    pub longest: Duration,
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(60) }
+    }
+}
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum ServerState {
+    /// It is being started, or started again.
+    Starting,
+    /// It answers.
+    Ready,
+    /// It could not be started, or is gone.
+    Failed {
+        /// Why.
+        #[serde(flatten)]
+        why: StartFailure,
+        /// Since when.
+        #[serde(skip)]
+        since: Since,
+    },
+    /// It is not to be started.
+    Disabled {
+        /// Why.
+        text: String,
+    },
+    /// The host is shutting down.
+    Stopped,
+}
+
+/// A moment; all moments are equal, so that states compare by what they say.
+#[derive(Debug, Clone, Copy)]
+pub struct Since(pub Instant);
+
+impl PartialEq for Since {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Since {}
+
+/// Replaces `from` by `to`; false when the state is another one.
+pub(super) fn replace(state: &mut ServerState, from: &ServerState, to: ServerState) -> bool {
+    let same = state == from;
+    if same {
+        *state = to;
+    }
+    same
+}
+
+impl ServerState {
+    fn is_settled(&self) -> bool {
+        !matches!(self, Self::Starting)
+    }
+}
+
+/// A server's state, for people.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServerStatus {
+    /// The server.
+    pub server: ServerName,
+    /// Where it is.
+    #[serde(flatten)]
+    pub state: ServerState,
+    /// How many of its tools are listed.
+    pub tools: usize,
+    /// What it lists that cannot be used, and why; bounded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+/// All servers of one host.
+pub struct Fleet {
+    servers: BTreeMap<ServerName, Server>,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    grace: Mutex<Option<Instant>>,
+}
+
+/// What one server's task shares with the fleet.
+pub(super) struct Server {
+    pub(super) state: watch::Sender<ServerState>,
+    pub(super) wanted: Arc<Notify>,
+    pub(super) dirty: Arc<Mutex<Option<ConnectionId>>>,
+    pub(super) problems: Arc<Mutex<Vec<String>>>,
+    required: bool,
+    startup_timeout: Duration,
+}
+
+/// What all tasks share.
+pub(super) struct Shared {
+    catalog: Arc<Catalog>,
+    live: tokio::sync::Mutex<Live>,
+    pub(super) logs: broadcast::Sender<(ServerName, UpstreamLog)>,
+    pub(super) stop: CancellationToken,
+}
+
+struct Live {
+    servers: BTreeMap<ServerName, PublishedServer>,
+    policies: Arc<PolicySet>,
+}
+
+impl Shared {
+    /// Publishes what a server lists now, or takes it out. Holding the map while publishing keeps publications in order.
+    pub(super) async fn publish(&self, name: &ServerName, server: Option<PublishedServer>) {
+        let mut live = self.live.lock().await;
+        match server {
+            Some(server) => live.servers.insert(name.clone(), server),
+            None => live.servers.remove(name),
+        };
+        self.catalog.publish(live.servers.clone(), Arc::clone(&live.policies)).await;
+    }
+}
+
+impl Fleet {
+    /// Starts all servers side by side and returns at once. `disabled` servers are kept for the status only.
+    #[must_use]
+    pub fn start(
+        specs: BTreeMap<ServerName, ServerSpec>,
+        disabled: BTreeMap<ServerName, String>,
+        catalog: Arc<Catalog>,
+    ) -> Arc<Self> {
+        let policies = Arc::clone(catalog.current().policies());
+        let shared = Arc::new(Shared {
+            catalog,
+            live: tokio::sync::Mutex::new(Live { servers: BTreeMap::new(), policies }),
+            logs: broadcast::Sender::new(LOG_BACKLOG),
+            stop: CancellationToken::new(),
+        });
+        let tasks = TaskTracker::new();
+        let mut servers = BTreeMap::new();
+        for (name, spec) in specs {
+            let server = Server::new(ServerState::Starting, spec.required, spec.startup_timeout);
+            tasks.spawn(supervise::run(Supervised::new(name.clone(), spec, &server, Arc::clone(&shared))));
+            servers.insert(name, server);
+        }
+        for (name, text) in disabled {
+            servers.insert(name, Server::new(ServerState::Disabled { text }, false, Duration::ZERO));
+        }
+        Arc::new(Self { servers, shared, tasks, grace: Mutex::new(None) })
+    }
+
+    /// Waits for the required servers.
+    ///
+    /// # Errors
+    /// One text that names every required server that failed, and why.
+    pub async fn await_required(&self) -> Result<(), String> {
+        let mut failures = Vec::new();
+        for (name, server) in self.servers.iter().filter(|(_, server)| server.required) {
+            let mut state = server.state.subscribe();
+            let settled = state.wait_for(ServerState::is_settled).await.map(|state| state.clone());
+            if let Ok(ServerState::Failed { why, .. }) = settled {
+                failures.push(format!("{name}: {why}"));
+            }
+        }
+        if failures.is_empty() {
+            return Ok(());
+        }
+        Err(format!("required MCP servers failed to initialize: {}", failures.join("; ")))
+    }
+
+    /// Waits until no server is starting any more, at most [`GRACE`] in the whole life of the fleet: the first list waits,
+    /// later ones do not.
+    pub async fn settle(&self) {
+        let deadline = *self.grace.lock().get_or_insert_with(|| Instant::now() + GRACE);
+        for server in self.servers.values() {
+            let mut state = server.state.subscribe();
+            let settled = state.wait_for(ServerState::is_settled);
+            if tokio::time::timeout_at(deadline, settled).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until every server has started or failed; each is bounded by its own startup timeout.
+    pub async fn settle_fully(&self) {
+        for server in self.servers.values() {
+            let mut state = server.state.subscribe();
+            let _settled = state.wait_for(ServerState::is_settled).await;
+        }
+    }
+
+    /// Returns where every server is.
+    #[must_use]
+    pub fn status(&self) -> Vec<ServerStatus> {
+        let snapshot = self.shared.catalog.current();
+        let listed = |name: &ServerName| snapshot.tools().iter().filter(|tool| tool.server == *name).count();
+        let status = |(name, server): (&ServerName, &Server)| ServerStatus {
+            server: name.clone(),
+            state: server.state.borrow().clone(),
+            tools: listed(name),
+            problems: server.problems.lock().clone(),
+        };
+        self.servers.iter().map(status).collect()
+    }
+
+    /// Returns a receiver of the servers' log messages.
+    #[must_use]
+    pub fn logs(&self) -> broadcast::Receiver<(ServerName, UpstreamLog)> {
+        self.shared.logs.subscribe()
+    }
+
+    /// Ends all servers and waits until they are gone.
+    pub async fn stop(&self) {
+        self.shared.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl Server {
+    fn new(state: ServerState, required: bool, startup_timeout: Duration) -> Self {
+        Self {
+            state: watch::Sender::new(state),
+            wanted: Arc::default(),
+            dirty: Arc::default(),
+            problems: Arc::default(),
+            required,
+            startup_timeout,
+        }
+    }
+}
+
+#[async_trait]
+impl FleetPort for Fleet {
+    async fn await_ready(&self, name: &ServerName) {
+        let Some(server) = self.servers.get(name) else { return };
+        server.state.send_if_modified(|state| {
+            let retry = matches!(state, ServerState::Failed { since, .. } if since.0.elapsed() >= RETRY_ON_DEMAND);
+            if retry {
+                *state = ServerState::Starting;
+                server.wanted.notify_one();
+            }
+            retry
+        });
+        let mut state = server.state.subscribe();
+        // Connecting and listing are each bounded by the startup timeout in the task; this is the bound of the wait.
+        let bound = server.startup_timeout.saturating_mul(2);
+        let _settled = tokio::time::timeout(bound, state.wait_for(ServerState::is_settled)).await;
+    }
+
+    fn mark_dirty(&self, name: &ServerName, connection: ConnectionId) {
+        if let Some(server) = self.servers.get(name) {
+            *server.dirty.lock() = Some(connection);
+            server.state.send_if_modified(|state| replace(state, &ServerState::Ready, ServerState::Starting));
+            server.wanted.notify_one();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The host: everything wired together. One process, many sessions.
+
+pub mod fleet;
+pub mod session;
+mod supervise;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::caller::Caller;
+use crate::model::name::ServerName;
+use crate::pipeline::Pipeline;
+use crate::pipeline::admit::catalog::{Catalog, Names};
+use crate::pipeline::consent::ask;
+use crate::pipeline::follow::pending::PendingCalls;
+use crate::ports::approval::PolicySet;
+use crate::ports::clock::Clock;
+use crate::ports::grants::Grants;
+use crate::ports::recorder::Recorder;
+use crate::ports::reviewer::Reviewer;
+use fleet::{Fleet, ServerSpec, ServerStatus};
+use session::Session;
+
+/// What a host is made of. Every field is needed: a host without a recorder or a clock does not exist.
+pub struct HostParts {
+    /// What decides about calls.
+    pub policies: PolicySet,
+    /// How tools are named.
+    pub names: Names,
+    /// The servers to run.
+    pub servers: BTreeMap<ServerName, ServerSpec>,
+    /// Servers that are not to be run, and why.
+    pub disabled: BTreeMap<ServerName, String>,
+    /// Takes items and decisions.
+    pub recorder: Arc<dyn Recorder>,
+    /// Keeps remembered agreements.
+    pub grants: Arc<dyn Grants>,
+    /// Tells the time of day.
+    pub clock: Arc<dyn Clock>,
+    /// How long an answer of a person is waited for; [`ask::DEADLINE`] by default.
+    pub ask_deadline: Option<Duration>,
+}
+
+/// A running host.
+pub struct Host {
+    pipeline: Pipeline,
+    catalog: Arc<Catalog>,
+    fleet: Arc<Fleet>,
+}
+
+impl Host {
+    /// Starts all servers side by side and returns at once.
+    #[must_use]
+    pub fn start(parts: HostParts) -> Arc<Self> {
+        let catalog = Arc::new(Catalog::new(Arc::new(parts.policies), parts.names));
+        let fleet = Fleet::start(parts.servers, parts.disabled, Arc::clone(&catalog));
+        let pipeline = Pipeline {
+            catalog: Arc::clone(&catalog),
+            fleet: Arc::clone(&fleet) as _,
+            grants: parts.grants,
+            recorder: parts.recorder,
+            clock: parts.clock,
+            pending: Arc::new(PendingCalls::default()),
+            ask_deadline: parts.ask_deadline.unwrap_or(ask::DEADLINE),
+        };
+        Arc::new(Self { pipeline, catalog, fleet })
+    }
+
+    /// Opens a session of a caller, with whoever can be asked in it.
+    #[must_use]
+    pub fn session(self: &Arc<Self>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Arc<Session> {
+        Arc::new(Session::new(Arc::clone(self), caller, reviewer))
+    }
+
+    /// Returns the servers.
+    #[must_use]
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// Returns the catalog.
+    #[must_use]
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Returns where every server is.
+    #[must_use]
+    pub fn status(&self) -> Vec<ServerStatus> {
+        self.fleet.status()
+    }
+
+    pub(crate) fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// Waits for open calls, at most `grace`, then ends all servers.
+    ///
+    /// Calls that are still open then lose their connection and complete as such; whoever runs them may also drop them, which
+    /// completes them as cancelled.
+    pub async fn shutdown(&self, grace: Duration) {
+        let _idle = tokio::time::timeout(grace, self.pipeline.pending.idle()).await;
+        self.fleet.stop().await;
+    }
+}

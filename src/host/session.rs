@@ -1,0 +1,148 @@
+//! One session of one caller: what it was shown, and the calls it makes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::Host;
+use crate::model::caller::Caller;
+use crate::model::digest::Digest;
+use crate::model::name::{BadName, CallId, RawToolName, Target, ToolRef};
+use crate::model::outcome::Code;
+use crate::pipeline::admit::catalog::Snapshot;
+use crate::pipeline::dispatch::meta::TurnInfo;
+use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
+use crate::ports::reviewer::Reviewer;
+use crate::ports::upstream::ProgressSink;
+
+/// A session. Cheap to share; dropping it forgets what was shown.
+pub struct Session {
+    host: Arc<Host>,
+    caller: Caller,
+    reviewer: Arc<dyn Reviewer>,
+    served: Mutex<HashMap<ToolRef, Digest>>,
+}
+
+/// One call of a session.
+pub struct SessionCall {
+    /// Its id; a fresh one when there is none.
+    pub id: Option<CallId>,
+    /// What is called.
+    pub target: Target,
+    /// With what.
+    pub payload: Payload,
+    /// `_meta` of the client's request.
+    pub client_meta: serde_json::Map<String, serde_json::Value>,
+    /// The turn's metadata, for upstreams that read it.
+    pub turn_metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Where progress goes, if it is wanted.
+    pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Whoever can be asked about this call; none: the session's.
+    pub reviewer: Option<Arc<dyn Reviewer>>,
+    /// Ends the call.
+    pub cancel: CancellationToken,
+}
+
+impl SessionCall {
+    /// A call with arguments as text and nothing else.
+    #[must_use]
+    pub fn new(target: Target, arguments: impl Into<String>) -> Self {
+        Self {
+            id: None,
+            target,
+            payload: Payload::Function(arguments.into()),
+            client_meta: serde_json::Map::new(),
+            turn_metadata: None,
+            progress: None,
+            reviewer: None,
+            cancel: CancellationToken::new(),
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn new(host: Arc<Host>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Self {
+        Self { host, caller, reviewer, served: Mutex::default() }
+    }
+
+    /// Returns who calls.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Returns the host.
+    #[must_use]
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Returns the catalog to show, and notes that this session has been shown it (R24).
+    ///
+    /// The first list waits for servers that are still starting, at most a second.
+    pub async fn list(&self) -> Arc<Snapshot> {
+        self.host.fleet().settle().await;
+        let snapshot = self.host.catalog().current();
+        let shown = snapshot.tools().iter().map(|tool| (tool.reference(), tool.definition.digest()));
+        *self.served.lock() = shown.collect();
+        snapshot
+    }
+
+    /// Resolves a name that a client used; a name that leads nowhere stays unresolved, and its call fails like any other
+    /// unknown tool's.
+    ///
+    /// # Errors
+    /// [`BadName`] for a text that cannot be a tool's name at all.
+    pub fn resolve(&self, name: &str) -> Result<Target, BadName> {
+        match self.host.catalog().current().by_flat_name(name) {
+            Some(tool) => Ok(Target::from(tool.reference())),
+            None => Ok(Target { server: None, tool: RawToolName::parse(name)? }),
+        }
+    }
+
+    /// Runs a call.
+    pub async fn call(&self, call: SessionCall) -> Finished {
+        let target = call.target.clone();
+        let finished = self.host.pipeline().run(self.request(call)).await;
+        let stale = finished.item.failure().is_some_and(|failure| failure.code == Code::Stale);
+        if let (true, Some(reference)) = (stale, target.resolved()) {
+            self.note_served(&reference);
+        }
+        finished
+    }
+
+    /// Says what a call would come to, without making it.
+    pub async fn explain(&self, call: SessionCall) -> Explanation {
+        self.host.pipeline().explain(self.request(call)).await
+    }
+
+    fn request(&self, call: SessionCall) -> CallRequest {
+        let seen = call.target.resolved().and_then(|reference| self.served.lock().get(&reference).copied());
+        CallRequest {
+            id: call.id.unwrap_or_else(CallId::fresh),
+            caller: self.caller.clone(),
+            target: call.target,
+            payload: call.payload,
+            seen,
+            turn: TurnInfo {
+                // The thread of a gateway's call is its session (R40).
+                thread_id: self.caller.session.as_str().to_owned(),
+                metadata: call.turn_metadata,
+                client_meta: call.client_meta,
+            },
+            progress: call.progress,
+            reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),
+            cancel: call.cancel,
+        }
+    }
+
+    /// The stale answer has served the new definition.
+    fn note_served(&self, reference: &ToolRef) {
+        let snapshot = self.host.catalog().current();
+        if let Some(listed) = snapshot.find(reference) {
+            self.served.lock().insert(reference.clone(), listed.tool().definition.digest());
+        }
+    }
+}

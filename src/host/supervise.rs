@@ -1,0 +1,270 @@
+//! The task of one server: connect, list, publish, watch, and again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
+
+use super::fleet::{Server, ServerSpec, ServerState, Shared, Since, replace};
+use crate::model::name::ServerName;
+use crate::model::revision::ConnectionId;
+use crate::model::text;
+use crate::model::tool::ToolDefinition;
+use crate::pipeline::admit::catalog::PublishedServer;
+use crate::ports::upstream::{Connection, ListFailure, Listing, StartFailure, UpstreamEvents, UpstreamLog};
+
+/// How long a server must be quiet before its list is read again: real servers send several changes at start.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// The longest that changes are gathered.
+const DEBOUNCE_MAX: Duration = Duration::from_secs(1);
+/// A connection that lived this long is no failure of the start.
+const STEADY: Duration = Duration::from_secs(10);
+/// How often in a row a connection may end early before its server counts as failed.
+const EARLY_ENDS: u32 = 3;
+/// How many problems of one server are kept.
+const MAX_PROBLEMS: usize = 20;
+
+/// One server and what its task needs.
+pub(super) struct Supervised {
+    name: ServerName,
+    spec: ServerSpec,
+    state: watch::Sender<ServerState>,
+    wanted: Arc<Notify>,
+    dirty: Arc<Mutex<Option<ConnectionId>>>,
+    problems: Arc<Mutex<Vec<String>>>,
+    shared: Arc<Shared>,
+}
+
+/// Why watching a connection ended.
+enum Ended {
+    Stop,
+    Closed(StartFailure),
+}
+
+impl Supervised {
+    pub(super) fn new(name: ServerName, spec: ServerSpec, server: &Server, shared: Arc<Shared>) -> Self {
+        Self {
+            name,
+            spec,
+            state: server.state.clone(),
+            wanted: Arc::clone(&server.wanted),
+            dirty: Arc::clone(&server.dirty),
+            problems: Arc::clone(&server.problems),
+            shared,
+        }
+    }
+}
+
+/// Runs a server until the fleet stops.
+pub(super) async fn run(server: Supervised) {
+    let mut failures = 0;
+    loop {
+        server.state.send_replace(ServerState::Starting);
+        let started = tokio::select! {
+            biased;
+            () = server.shared.stop.cancelled() => break,
+            started = server.start() => started,
+        };
+        let failure = match started {
+            Ok((connection, listing, signals)) => {
+                server.publish(&connection, listing).await;
+                server.state.send_replace(ServerState::Ready);
+                tracing::info!(server = %server.name, "ready");
+                let since = Instant::now();
+                let ended = server.watch(&connection, &signals).await;
+                signals.retire();
+                connection.close().await;
+                match ended {
+                    Ended::Stop => break,
+                    Ended::Closed(failure) => {
+                        tracing::warn!(server = %server.name, %failure, "connection closed");
+                        failures = if since.elapsed() >= STEADY { 0 } else { failures + 1 };
+                        // Started again at once, and listed meanwhile, unless it does nothing but end.
+                        if failures < EARLY_ENDS {
+                            continue;
+                        }
+                        failure
+                    }
+                }
+            }
+            Err(failure) => {
+                tracing::warn!(server = %server.name, %failure, "start failed");
+                failures += 1;
+                failure
+            }
+        };
+        if !server.rest(failure, failures).await {
+            break;
+        }
+    }
+    server.shared.publish(&server.name, None).await;
+    server.state.send_replace(ServerState::Stopped);
+}
+
+impl Supervised {
+    async fn start(&self) -> Result<(Arc<dyn Connection>, Listing, Arc<Signals>), StartFailure> {
+        let signals = Arc::new(Signals::new(self));
+        let events: Arc<dyn UpstreamEvents> = Arc::clone(&signals) as _;
+        let timeout = self.spec.startup_timeout;
+        let connection = self.spec.upstream.connect(Instant::now() + timeout, events).await?;
+        match connection.list(Instant::now() + timeout).await {
+            Ok(listing) => Ok((connection, listing, signals)),
+            Err(failure) => {
+                connection.close().await;
+                Err(StartFailure::List(failure))
+            }
+        }
+    }
+
+    /// Parses, filters and publishes a listing. A definition that cannot be used is left out and reported.
+    async fn publish(&self, connection: &Arc<dyn Connection>, listing: Listing) {
+        let mut problems = Vec::new();
+        let mut tools = Vec::with_capacity(listing.tools.len());
+        for definition in &listing.tools {
+            match ToolDefinition::parse(definition) {
+                Ok(definition) if (self.spec.filter)(definition.name()) => tools.push(Arc::new(definition)),
+                Ok(_filtered) => {}
+                Err(bad) => problems.push(match std::error::Error::source(&bad) {
+                    Some(cause) => format!("{bad}: {cause}"),
+                    None => bad.to_string(),
+                }),
+            }
+        }
+        let mut names = std::collections::HashSet::new();
+        for tool in tools.iter().filter(|tool| !names.insert(tool.name().clone())) {
+            let name = text::shown(tool.name().as_str(), 128);
+            problems.push(format!("the tool `{name}` is listed twice; the first one is used"));
+        }
+        for problem in problems.iter().take(MAX_PROBLEMS) {
+            tracing::warn!(server = %self.name, problem, "unusable definition");
+        }
+        problems.truncate(MAX_PROBLEMS);
+        *self.problems.lock() = problems;
+        let published = PublishedServer {
+            connection: Arc::clone(connection),
+            config: self.spec.config,
+            identity: self.spec.identity,
+            tools,
+            instructions: listing.instructions,
+            view: self.spec.view.clone(),
+        };
+        self.shared.publish(&self.name, Some(published)).await;
+    }
+
+    async fn watch(&self, connection: &Arc<dyn Connection>, signals: &Signals) -> Ended {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.shared.stop.cancelled() => return Ended::Stop,
+                () = signals.changed.notified() => {}
+                () = self.wanted.notified() => {}
+            }
+            let dirty = self.dirty.lock().take() == Some(connection.id());
+            if let Some(why) = signals.closed() {
+                return Ended::Closed(StartFailure::Exited(why));
+            }
+            if dirty || !connection.is_open() {
+                return Ended::Closed(StartFailure::Exited("the connection is closed".to_owned()));
+            }
+            // Somebody thought that an older connection was this one.
+            self.state.send_if_modified(|state| replace(state, &ServerState::Starting, ServerState::Ready));
+            if signals.tools_changed.swap(false, Ordering::AcqRel) {
+                self.gather(signals).await;
+                match connection.list(Instant::now() + self.spec.startup_timeout).await {
+                    Ok(listing) => self.publish(connection, listing).await,
+                    Err(ListFailure::Closed) => {}
+                    // The list that is known stays; a server that cannot list now may well answer calls.
+                    Err(failure) => tracing::warn!(server = %self.name, %failure, "the changed list could not be read"),
+                }
+            }
+        }
+    }
+
+    /// Waits until the server has been quiet for a moment.
+    async fn gather(&self, signals: &Signals) {
+        let latest = Instant::now() + DEBOUNCE_MAX;
+        loop {
+            let quiet = (Instant::now() + DEBOUNCE).min(latest);
+            let more = tokio::time::timeout_at(quiet, signals.changed.notified()).await.is_ok();
+            signals.tools_changed.store(false, Ordering::Release);
+            if !more || signals.closed().is_some() || Instant::now() >= latest {
+                return;
+            }
+        }
+    }
+
+    /// Takes the server out of the catalog and waits before the next attempt. False when the fleet stops.
+    async fn rest(&self, failure: StartFailure, failures: u32) -> bool {
+        self.shared.publish(&self.name, None).await;
+        self.state.send_replace(ServerState::Failed { why: failure, since: Since(Instant::now()) });
+        let wait = self.spec.back_off.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        let until = Instant::now() + wait.min(self.spec.back_off.longest);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.shared.stop.cancelled() => return false,
+                () = tokio::time::sleep_until(until) => return true,
+                // A call that wants the server has set it to starting.
+                () = self.wanted.notified() => if *self.state.borrow() == ServerState::Starting { return true },
+            }
+        }
+    }
+}
+
+/// What a connection has reported.
+struct Signals {
+    server: ServerName,
+    state: watch::Sender<ServerState>,
+    logs: broadcast::Sender<(ServerName, UpstreamLog)>,
+    tools_changed: AtomicBool,
+    closed: Mutex<Option<String>>,
+    changed: Notify,
+}
+
+impl Signals {
+    fn new(server: &Supervised) -> Self {
+        Self {
+            server: server.name.clone(),
+            state: server.state.clone(),
+            logs: server.shared.logs.clone(),
+            tools_changed: AtomicBool::new(false),
+            closed: Mutex::new(None),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Nothing that this connection reports from now on counts.
+    fn retire(&self) {
+        self.closed.lock().get_or_insert_with(String::new);
+    }
+
+    fn closed(&self) -> Option<String> {
+        self.closed.lock().clone()
+    }
+}
+
+impl UpstreamEvents for Signals {
+    fn tools_changed(&self, _connection: ConnectionId) {
+        self.tools_changed.store(true, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    fn log(&self, message: UpstreamLog) {
+        // Nobody listening is no error.
+        let _ = self.logs.send((self.server.clone(), message));
+    }
+
+    fn closed(&self, _connection: ConnectionId, why: &str) {
+        let mut closed = self.closed.lock();
+        if closed.is_some() {
+            return;
+        }
+        *closed = Some(text::shown(why, 512));
+        // At once, so that the next call waits for the restart instead of meeting a closed connection.
+        self.state.send_if_modified(|state| replace(state, &ServerState::Ready, ServerState::Starting));
+        self.changed.notify_one();
+    }
+}

@@ -1,0 +1,347 @@
+//! The catalog: what all servers list, as one immutable snapshot with a revision.
+//!
+//! A publication builds a new snapshot beside the old one and swaps a pointer. Its revision rises only when something
+//! changed that a call depends on: a connection, a server's configuration, a definition, the policies. Readers take the
+//! snapshot by reference and are never stopped; a call that was prepared from an older one is checked at its lease.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::leases::{Leases, OpenLease};
+use super::naming::{self, FlatStyle, NameLimit, Nameable, NamingOptions};
+use crate::model::digest::Digest;
+use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
+use crate::model::revision::{Revision, ServerFingerprint};
+use crate::model::tool::{CatalogTool, ServerIdentity, ToolDefinition};
+use crate::ports::approval::PolicySet;
+use crate::ports::upstream::Connection;
+
+/// What one server brings into a publication.
+#[derive(Clone)]
+pub struct PublishedServer {
+    /// The live connection.
+    pub connection: Arc<dyn Connection>,
+    /// Digest of the server's effective configuration.
+    pub config: Digest,
+    /// What the server is.
+    pub identity: ServerIdentity,
+    /// The definitions, filtered and usable, in the server's order.
+    pub tools: Vec<Arc<ToolDefinition>>,
+    /// The server's instructions.
+    pub instructions: Option<Arc<str>>,
+    /// What calls need to know.
+    pub view: ServerView,
+}
+
+/// What of a server's configuration calls need to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerView {
+    /// The longest wait for an answer.
+    pub tool_timeout: Duration,
+    /// Whether hints that relax count (R9).
+    pub may_relax: bool,
+    /// Whether its calls may run in parallel without a read-only hint.
+    pub parallel: bool,
+    /// The plugin that provides it.
+    pub plugin: Option<String>,
+}
+
+/// Which names the tools get.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// Names for the model.
+    pub model: NamingOptions,
+    /// Names for the gateway.
+    pub flat: FlatStyle,
+    /// The longest gateway name.
+    pub flat_limit: NameLimit,
+}
+
+/// One server in a snapshot.
+#[derive(Clone)]
+pub struct ServerEntry {
+    /// What a prepared call of this server depends on.
+    pub fingerprint: ServerFingerprint,
+    /// The connection that calls go to.
+    pub connection: Arc<dyn Connection>,
+    /// What calls need to know.
+    pub view: ServerView,
+}
+
+/// The catalog at one moment. Immutable.
+pub struct Snapshot {
+    revision: Revision,
+    servers: BTreeMap<ServerName, ServerEntry>,
+    tools: Vec<Arc<CatalogTool>>,
+    by_reference: HashMap<ToolRef, usize>,
+    by_flat: HashMap<FlatName, usize>,
+    policies: Arc<PolicySet>,
+    /// Tools that were left out because another tool of the server has the same name.
+    duplicates: Vec<ToolRef>,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("revision", &self.revision)
+            .field("servers", &self.servers.keys())
+            .field("tools", &self.tools.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    fn build(
+        revision: Revision,
+        published: BTreeMap<ServerName, PublishedServer>,
+        policies: Arc<PolicySet>,
+        names: &Names,
+    ) -> Self {
+        let mut rows: Vec<(ServerName, Arc<ToolDefinition>)> = Vec::new();
+        for (server, entry) in &published {
+            rows.extend(entry.tools.iter().map(|tool| (server.clone(), Arc::clone(tool))));
+        }
+        let nameable: Vec<Nameable> =
+            rows.iter().map(|(server, tool)| Nameable::ordinary(server.clone(), tool.name().clone())).collect();
+        let naming::Naming { named, duplicates } = naming::names(&nameable, &names.model);
+        let flats = naming::flat_names(&nameable, names.flat, names.flat_limit).named;
+        let mut flats: HashMap<usize, FlatName> = flats.into_iter().map(|row| (row.index, row.flat)).collect();
+        let mut tools = Vec::with_capacity(named.len());
+        for row in named {
+            let (Some((server, definition)), Some(flat)) = (rows.get(row.index), flats.remove(&row.index)) else {
+                continue;
+            };
+            let Some(entry) = published.get(server) else { continue };
+            let hints = definition.hints();
+            tools.push(Arc::new(CatalogTool {
+                server: server.clone(),
+                identity: entry.identity,
+                definition: Arc::clone(definition),
+                hints: if entry.view.may_relax { hints } else { hints.without_relaxing() },
+                namespace: row.namespace,
+                callable: row.callable,
+                flat,
+                namespace_description: entry.instructions.clone(),
+                connector: None,
+                plugin: entry.view.plugin.clone(),
+            }));
+        }
+        let duplicates = duplicates
+            .into_iter()
+            .filter_map(|index| rows.get(index))
+            .map(|(server, tool)| ToolRef { server: server.clone(), tool: tool.name().clone() })
+            .collect();
+        Self {
+            revision,
+            by_reference: tools.iter().enumerate().map(|(i, tool)| (tool.reference(), i)).collect(),
+            by_flat: tools.iter().enumerate().map(|(i, tool)| (tool.flat.clone(), i)).collect(),
+            tools,
+            servers: published.into_iter().map(|(name, server)| (name, ServerEntry::of(server))).collect(),
+            policies,
+            duplicates,
+        }
+    }
+
+    /// Returns the revision.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Returns the tools, sorted by raw identity.
+    #[must_use]
+    pub fn tools(&self) -> &[Arc<CatalogTool>] {
+        &self.tools
+    }
+
+    /// Returns the policies in force.
+    #[must_use]
+    pub fn policies(&self) -> &Arc<PolicySet> {
+        &self.policies
+    }
+
+    /// Returns the tools that were left out because their server lists the name twice.
+    #[must_use]
+    pub fn duplicates(&self) -> &[ToolRef] {
+        &self.duplicates
+    }
+
+    /// Finds a tool by the name that the gateway shows.
+    #[must_use]
+    pub fn by_flat_name(&self, name: &str) -> Option<&Arc<CatalogTool>> {
+        // A map leads back to the raw identity: no string is ever split to route.
+        self.tools.get(*self.by_flat.get(name)?)
+    }
+
+    /// Finds a tool by its raw identity. The [`Listed`] is the only way to prepare a call.
+    #[must_use]
+    pub fn find(self: &Arc<Self>, reference: &ToolRef) -> Option<Listed> {
+        let tool = Arc::clone(self.tools.get(*self.by_reference.get(reference)?)?);
+        let server = self.servers.get(&reference.server)?.clone();
+        Some(Listed { tool, server, snapshot: Arc::clone(self) })
+    }
+
+    /// What of a server a prepared call depends on beyond its fingerprint: the definitions of its tools.
+    fn definition_of(&self, reference: &ToolRef) -> Option<Digest> {
+        Some(self.tools.get(*self.by_reference.get(reference)?)?.definition.digest())
+    }
+
+    fn digests_of(&self, server: &ServerName) -> BTreeMap<RawToolName, Digest> {
+        let own = self.tools.iter().filter(|tool| tool.server == *server);
+        own.map(|tool| (tool.definition.name().clone(), tool.definition.digest())).collect()
+    }
+
+    /// Returns the servers whose calls `next` would invalidate.
+    fn servers_changed_by(&self, next: &Self) -> BTreeSet<ServerName> {
+        if self.policies.digest != next.policies.digest {
+            return self.servers.keys().chain(next.servers.keys()).cloned().collect();
+        }
+        let names: BTreeSet<_> = self.servers.keys().chain(next.servers.keys()).cloned().collect();
+        let same = |name: &ServerName| {
+            let fingerprint = |snapshot: &Self| snapshot.servers.get(name).map(|entry| entry.fingerprint.clone());
+            fingerprint(self) == fingerprint(next) && self.digests_of(name) == next.digests_of(name)
+        };
+        names.into_iter().filter(|name| !same(name)).collect()
+    }
+}
+
+impl ServerEntry {
+    fn of(server: PublishedServer) -> Self {
+        let fingerprint = ServerFingerprint { connection: server.connection.id(), config: server.config };
+        Self { fingerprint, connection: server.connection, view: server.view }
+    }
+}
+
+/// Proof that a tool was in the catalog, with the snapshot that it was found in.
+pub struct Listed {
+    tool: Arc<CatalogTool>,
+    server: ServerEntry,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Listed {
+    /// Returns the tool.
+    #[must_use]
+    pub fn tool(&self) -> &Arc<CatalogTool> {
+        &self.tool
+    }
+
+    /// Returns its server.
+    #[must_use]
+    pub fn server(&self) -> &ServerEntry {
+        &self.server
+    }
+
+    /// Returns the snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+}
+
+/// Why a lease was not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseRefusal {
+    /// The connection, the server's configuration or the definition changed: the call is stale, never re-routed.
+    Stale,
+    /// Only the policies changed: the call is decided again (R19).
+    PoliciesChanged,
+}
+
+/// The published catalog.
+pub struct Catalog {
+    current: ArcSwap<Snapshot>,
+    names: Names,
+    leases: Arc<Leases>,
+    publishing: tokio::sync::Mutex<()>,
+    changes: tokio::sync::watch::Sender<Revision>,
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.current().fmt(f)
+    }
+}
+
+impl Catalog {
+    /// Makes a catalog without servers.
+    #[must_use]
+    pub fn new(policies: Arc<PolicySet>, names: Names) -> Self {
+        let empty = Snapshot::build(Revision::FIRST, BTreeMap::new(), policies, &names);
+        Self {
+            current: ArcSwap::from_pointee(empty),
+            names,
+            leases: Arc::default(),
+            publishing: tokio::sync::Mutex::new(()),
+            changes: tokio::sync::watch::Sender::new(Revision::FIRST),
+        }
+    }
+
+    /// Returns the current snapshot.
+    #[must_use]
+    pub fn current(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Returns a receiver that sees every new revision.
+    #[must_use]
+    pub fn watch(&self) -> tokio::sync::watch::Receiver<Revision> {
+        self.changes.subscribe()
+    }
+
+    /// Publishes what the servers list now, under the policies given, and returns the revision.
+    ///
+    /// One publication at a time. Waits at most [`super::leases::DRAIN`] for leases that it invalidates. A publication that
+    /// changes nothing keeps the revision, and the snapshot.
+    pub async fn publish(&self, servers: BTreeMap<ServerName, PublishedServer>, policies: Arc<PolicySet>) -> Revision {
+        let _one_at_a_time = self.publishing.lock().await;
+        let before = self.current();
+        let next = Snapshot::build(before.revision.next(), servers, policies, &self.names);
+        let changed = before.servers_changed_by(&next);
+        let same_views =
+            before.servers.iter().all(|(name, old)| next.servers.get(name).is_some_and(|new| new.view == old.view));
+        if changed.is_empty() && same_views && before.policies.digest == next.policies.digest {
+            return before.revision;
+        }
+        let revision = next.revision;
+        let revoked = self.leases.drain_then(&changed, || self.current.store(Arc::new(next))).await;
+        if revoked > 0 {
+            tracing::warn!(revoked, revision = revision.number(), "leases were revoked by a publication");
+        }
+        self.changes.send_replace(revision);
+        revision
+    }
+
+    /// Opens a lease for a call that was prepared with these values, if all of them are still current.
+    pub(crate) fn lease(
+        &self,
+        reference: &ToolRef,
+        fingerprint: &ServerFingerprint,
+        definition: Digest,
+        policies: &PolicySet,
+    ) -> Result<OpenLease, LeaseRefusal> {
+        self.leases.open(&reference.server, || self.check(reference, fingerprint, definition, policies))
+    }
+
+    /// Tells whether a call that was prepared with these values could still be sent.
+    pub(crate) fn check(
+        &self,
+        reference: &ToolRef,
+        fingerprint: &ServerFingerprint,
+        definition: Digest,
+        policies: &PolicySet,
+    ) -> Result<(), LeaseRefusal> {
+        let now = self.current.load();
+        let same_server = now.servers.get(&reference.server).is_some_and(|entry| entry.fingerprint == *fingerprint);
+        if !same_server || now.definition_of(reference) != Some(definition) {
+            return Err(LeaseRefusal::Stale);
+        }
+        if now.policies.digest != policies.digest {
+            return Err(LeaseRefusal::PoliciesChanged);
+        }
+        Ok(())
+    }
+}

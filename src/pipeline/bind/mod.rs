@@ -1,0 +1,4 @@
+//! Bind: this call gets its server.
+
+pub mod await_ready;
+pub mod prepare;

@@ -1,0 +1,105 @@
+//! Fixes a call to what the model saw: client, configuration, definition and revision, captured together.
+
+use std::sync::Arc;
+
+use crate::model::arguments::Arguments;
+use crate::model::digest::Digest;
+use crate::model::name::{Target, ToolRef};
+use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::revision::Revision;
+use crate::model::text;
+use crate::model::tool::CatalogTool;
+use crate::pipeline::admit::catalog::{Catalog, Listed, ServerEntry};
+use crate::ports::approval::PolicySet;
+
+/// The most of a changed definition that the stale answer shows, in bytes.
+const MAX_SHOWN_DEFINITION: usize = 16 * 1024;
+
+/// Proof that a call is fixed: these arguments, to this tool as it is defined now, over this connection.
+///
+/// Never re-routed: when any of it changes before the hand-over, the call is stale.
+pub struct Prepared {
+    listed: Listed,
+    arguments: Arguments,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("tool", &self.reference()).finish_non_exhaustive()
+    }
+}
+
+/// Looks the tool up in the current snapshot and fixes the call to it.
+///
+/// `seen` is the digest of the definition that this caller was last shown, if it was shown one: what was seen is what is
+/// called (R24).
+///
+/// # Errors
+/// `not-available` for a tool that is not in the catalog; `stale` when the definition is not the one that was seen;
+/// `invalid-arguments` when a key only looks like a declared one (R26).
+pub fn prepare(
+    catalog: &Catalog,
+    reference: &ToolRef,
+    arguments: Arguments,
+    seen: Option<Digest>,
+) -> Result<Prepared, Box<Failure>> {
+    let target = Target::from(reference.clone());
+    let Some(listed) = catalog.current().find(reference) else {
+        return Err(Box::new(Failure::not_available(&target)));
+    };
+    if seen.is_some_and(|seen| seen != listed.tool().definition.digest()) {
+        return Err(Box::new(changed(&target, listed.tool())));
+    }
+    arguments
+        .check_against(&listed.tool().definition)
+        .map_err(|bad| Box::new(Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}"))))?;
+    Ok(Prepared { listed, arguments })
+}
+
+/// The stale answer serves the new definition, so that the next call is made by what was seen (R24).
+fn changed(target: &Target, tool: &CatalogTool) -> Failure {
+    let mut failure = Failure::stale(target);
+    let definition = serde_json::Value::Object(tool.definition.value().clone()).to_string();
+    let shown = text::prefix(&definition, MAX_SHOWN_DEFINITION);
+    failure.message.push_str(". Its definition is now: ");
+    failure.message.push_str(shown);
+    failure
+}
+
+impl Prepared {
+    /// Returns the raw identity.
+    #[must_use]
+    pub fn reference(&self) -> ToolRef {
+        self.tool().reference()
+    }
+
+    /// Returns the tool as it was when the call was prepared.
+    #[must_use]
+    pub fn tool(&self) -> &Arc<CatalogTool> {
+        self.listed.tool()
+    }
+
+    /// Returns the server as it was when the call was prepared.
+    #[must_use]
+    pub fn server(&self) -> &ServerEntry {
+        self.listed.server()
+    }
+
+    /// Returns the arguments.
+    #[must_use]
+    pub fn arguments(&self) -> &Arguments {
+        &self.arguments
+    }
+
+    /// Returns the revision that the call was prepared from.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.listed.snapshot().revision()
+    }
+
+    /// Returns the policies that were in force when the call was prepared.
+    #[must_use]
+    pub fn policies(&self) -> &Arc<PolicySet> {
+        self.listed.snapshot().policies()
+    }
+}

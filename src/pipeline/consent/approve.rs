@@ -1,0 +1,181 @@
+//! Decides, asks where it must, and returns the proof that a call may run.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::settle::{Settled, Standing, not_agreed, settle};
+use super::{ask, decide, remember};
+use crate::model::caller::Caller;
+use crate::model::decision::Decision;
+use crate::model::name::{CallId, Target};
+use crate::model::outcome::{Code, Failure};
+use crate::model::verdict::AskKey;
+use crate::pipeline::admit::catalog::Catalog;
+use crate::pipeline::bind::prepare::Prepared;
+use crate::ports::clock::Clock;
+use crate::ports::grants::{Grant, Grants};
+use crate::ports::recorder::Consent;
+use crate::ports::reviewer::{Reply, Reviewer};
+
+/// How often a call is decided again because the policies changed meanwhile (R19).
+pub const MAX_ROUNDS: usize = 3;
+
+/// Who is needed to approve a call.
+pub struct Approvers<'a> {
+    /// The catalog, for the policies in force.
+    pub catalog: &'a Catalog,
+    /// Remembered agreements.
+    pub grants: &'a dyn Grants,
+    /// Whoever can be asked.
+    pub reviewer: &'a dyn Reviewer,
+    /// The time of day.
+    pub clock: &'a dyn Clock,
+    /// How long an answer is waited for.
+    pub deadline: Duration,
+}
+
+/// Proof that a call may run: the prepared call, and what it was approved by.
+#[derive(Debug)]
+pub struct Approved {
+    prepared: Prepared,
+    decision: Decision,
+    policies: std::sync::Arc<crate::ports::approval::PolicySet>,
+    consent: Consent,
+    grant: Option<Grant>,
+}
+
+/// A call that may not run, with the decision if there was one.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub failure: Box<Failure>,
+    /// The call, for the record.
+    pub prepared: Prepared,
+    /// The last decision.
+    pub decision: Decision,
+}
+
+/// What was agreed to so far for one call; survives a decision that has to be taken again.
+#[derive(Debug, Default)]
+pub struct Agreed {
+    answered: BTreeSet<AskKey>,
+    grant: Option<Grant>,
+    consent: Option<Consent>,
+    rounds: usize,
+}
+
+impl Approved {
+    /// Returns the call.
+    #[must_use]
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// Returns the decision.
+    #[must_use]
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Returns how the asks were settled.
+    #[must_use]
+    pub fn consent(&self) -> &Consent {
+        &self.consent
+    }
+
+    /// Returns the policies that decided.
+    #[must_use]
+    pub fn policies(&self) -> &crate::ports::approval::PolicySet {
+        &self.policies
+    }
+
+    /// Returns the grant to keep at the hand-over.
+    #[must_use]
+    pub fn grant(&self) -> Option<&Grant> {
+        self.grant.as_ref()
+    }
+
+    /// Takes the approval back: the policies changed before the lease, and the call must be decided again.
+    #[must_use]
+    pub fn withdraw(self) -> Prepared {
+        self.prepared
+    }
+}
+
+/// Decides a prepared call under the policies in force now, and asks whoever must agree.
+///
+/// After an answer the call is always evaluated again, with the policies in force by then; the answer stands if today's asks
+/// are a subset of those that were answered (R19).
+///
+/// # Errors
+/// [`Refused`], with a failure that names layer, component and rule.
+pub async fn approve(
+    who: &Approvers<'_>,
+    call: &CallId,
+    caller: &Caller,
+    prepared: Prepared,
+    agreed: &mut Agreed,
+) -> Result<Approved, Box<Refused>> {
+    let target = Target::from(prepared.reference());
+    let subject = remember::subject(&prepared, caller);
+    loop {
+        let policies = std::sync::Arc::clone(who.catalog.current().policies());
+        let now_ms = u64::try_from(who.clock.now().as_millisecond()).unwrap_or(0);
+        let decided = decide::decide(&policies, &prepared, caller, now_ms).await;
+        let standing = Standing {
+            target: &target,
+            subject: &subject,
+            arguments: prepared.arguments().digest(),
+            answered: &agreed.answered,
+            reviewer: policies.postures.reviewer(),
+        };
+        let settled = settle(&decided, who.grants, &standing);
+        agreed.rounds += 1;
+        let (asks, reviewers, options) = match settled {
+            Settled::Refuse(failure) => {
+                return Err(Box::new(Refused { failure, prepared, decision: decided.decision }));
+            }
+            Settled::Run { grant } => {
+                let by_grant = grant.map(|grant| Consent::Grant { id: grant.id });
+                let consent = by_grant.or_else(|| agreed.consent.clone()).unwrap_or(Consent::Unasked);
+                return Ok(Approved {
+                    prepared,
+                    decision: decided.decision,
+                    policies,
+                    consent,
+                    grant: agreed.grant.clone(),
+                });
+            }
+            Settled::Ask { asks, reviewers, options } => (asks, reviewers, options),
+        };
+        let refuse = |code| Box::new(not_agreed(&target, code, &asks));
+        if agreed.rounds > MAX_ROUNDS {
+            let failure = refuse(Code::PoliciesUnstable);
+            return Err(Box::new(Refused { failure, prepared, decision: decided.decision }));
+        }
+        let reply = ask::ask(who.reviewer, call, &prepared, &asks, reviewers, &options, who.deadline).await;
+        let code = match reply {
+            Reply::Allowed { remember: scope, approver } => {
+                agreed.answered.extend(asks.iter().map(|ask| ask.key.clone()));
+                let arguments = prepared.arguments().digest();
+                agreed.grant = remember::grant(subject.clone(), &asks, arguments, scope, &approver);
+                agreed.consent = Some(Consent::Agreed { approver, remember: scope, not_remembered: false });
+                continue;
+            }
+            Reply::Declined => Code::Declined,
+            Reply::Cancelled => Code::AskCancelled,
+            Reply::Expired => Code::AskExpired,
+            Reply::Nobody => Code::NobodyToAsk,
+        };
+        let failure = refuse(code);
+        return Err(Box::new(Refused { failure, prepared, decision: decided.decision }));
+    }
+}
+
+impl Agreed {
+    /// Whether the call has been decided as often as it may be.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.rounds > MAX_ROUNDS
+    }
+}

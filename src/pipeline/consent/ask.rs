@@ -1,0 +1,68 @@
+//! Asks whoever must agree, and waits for the answer, at most the deadline.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::model::name::CallId;
+use crate::model::text;
+use crate::model::verdict::{Remember, Reviewers, StandingAsk};
+use crate::pipeline::bind::prepare::Prepared;
+use crate::ports::reviewer::{Question, Reply, Reviewer};
+
+/// How long an answer is waited for by default.
+pub const DEADLINE: Duration = Duration::from_secs(600);
+/// The most characters of arguments that a question shows.
+pub const SHOWN_ARGUMENTS: usize = 4096;
+
+/// Asks, and returns what came of it.
+///
+/// An ask that needs the auto reviewer cannot be settled by a person alone: this host has no auto reviewer, so nobody can be
+/// asked. An answer that was not offered is a refusal (R20).
+pub async fn ask(
+    reviewer: &dyn Reviewer,
+    call: &CallId,
+    prepared: &Prepared,
+    asks: &BTreeSet<StandingAsk>,
+    reviewers: Reviewers,
+    options: &[Remember],
+    deadline: Duration,
+) -> Reply {
+    if reviewers.auto {
+        return Reply::Nobody;
+    }
+    let question = question(call, prepared, asks, reviewers, options, deadline);
+    let reply = tokio::time::timeout(deadline, reviewer.ask(&question)).await.unwrap_or(Reply::Expired);
+    match reply {
+        Reply::Allowed { remember, .. } if !question.options.contains(&remember) => Reply::Declined,
+        reply => reply,
+    }
+}
+
+/// Makes the question: everything that is needed to decide, fit to be shown.
+#[must_use]
+pub fn question(
+    call: &CallId,
+    prepared: &Prepared,
+    asks: &BTreeSet<StandingAsk>,
+    reviewers: Reviewers,
+    options: &[Remember],
+    deadline: Duration,
+) -> Question {
+    let all = prepared.arguments().canonical();
+    let cut = all.chars().count() > SHOWN_ARGUMENTS;
+    let mut asks: Vec<StandingAsk> = asks.iter().cloned().collect();
+    asks.sort_by(|a, b| b.key.source.layer.cmp(&a.key.source.layer).then_with(|| a.cmp(b)));
+    Question {
+        id: format!("ask_{}", uuid::Uuid::now_v7().simple()),
+        call: call.clone(),
+        tool: prepared.reference(),
+        title: prepared.tool().definition.title().map(|title| text::shown(title, 128)),
+        arguments: text::shown(all, SHOWN_ARGUMENTS),
+        cut,
+        asks,
+        reviewers,
+        // A text that was cut offers no remembering (R22).
+        options: if cut { vec![Remember::Never] } else { options.to_vec() },
+        deadline,
+    }
+}

@@ -1,0 +1,126 @@
+//! Asks every layer's components about a call, and folds what they say.
+//!
+//! The baseline is asked first, once for every layer's posture (R2 as amended). The posture under which it answered most
+//! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. Observed
+//! components are asked after the decision, and what they say is kept but not applied (R16).
+//!
+//! Asks no person: that is [`super::ask`].
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+
+use super::fold::{self, Opinion};
+use crate::model::caller::Caller;
+use crate::model::decision::{Decision, Spoken, Voice};
+use crate::model::layer::LayerRef;
+use crate::model::posture::{ApprovalPolicy, Posture};
+use crate::model::verdict::Verdict;
+use crate::pipeline::bind::prepare::Prepared;
+use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
+
+/// A decision, with what the steps after it need to know.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// The answers and the fold.
+    pub decision: Decision,
+    /// The posture that governs the call.
+    pub posture: Posture,
+    /// Whether some layer's posture says `never`: then nothing that is left to ask is asked.
+    pub never: bool,
+}
+
+/// Asks all layers in `policies` about a prepared call.
+pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, now_ms: u64) -> Decided {
+    let reference = prepared.reference();
+    let postures = policies.postures.for_tool(&reference);
+    let facts = |posture: Posture| {
+        Arc::new(CallFacts {
+            kind: Kind::Tool,
+            tool: reference.clone(),
+            identity: prepared.tool().identity,
+            definition: prepared.tool().definition.digest(),
+            hints: prepared.tool().hints,
+            caller: caller.clone(),
+            connector: prepared.tool().connector.clone(),
+            posture,
+            arguments: prepared.arguments().clone(),
+            now_ms,
+        })
+    };
+
+    let baseline = join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
+    let posture = governing(&postures, &baseline);
+
+    let matching = |observed: bool| {
+        let of = policies.components.iter().filter(move |component| component.observe == observed);
+        of.filter(|component| component.matches.matches(Kind::Tool, &reference, prepared.tool().identity))
+    };
+    let asked: Vec<&BoundComponent> = matching(false).collect();
+    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture)))).await;
+
+    let mut voices = Vec::new();
+    let mut opinions = Vec::new();
+    for (component, evaluation) in asked.iter().zip(answers) {
+        opinions.push(opinion(component, None, &evaluation));
+        voices.push(voice(component, None, evaluation));
+    }
+    for ((layer, posture), evaluation) in postures.iter().zip(baseline) {
+        opinions.push(opinion(&policies.baseline, Some(layer.clone()), &evaluation));
+        voices.push(voice(&policies.baseline, Some((layer.clone(), *posture)), evaluation));
+    }
+    let (folded, steps) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
+
+    for component in matching(true) {
+        voices.push(voice(component, None, ask(component, facts(posture)).await));
+    }
+    let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
+    Decided { decision: Decision { voices, folded, steps }, posture, never }
+}
+
+/// A component that could not be loaded fails, every time: an error, never an absence.
+async fn ask(component: &BoundComponent, facts: Arc<CallFacts>) -> Evaluation {
+    match &component.component {
+        Ok(loaded) => loaded.evaluate(facts).await,
+        Err(fault) => Evaluation::failed(fault.clone()),
+    }
+}
+
+/// The posture of the strictest baseline answer; of equal ones, that of the most trusted layer.
+fn governing(postures: &[(LayerRef, Posture)], answers: &[Evaluation]) -> Posture {
+    let strict = |evaluation: &Evaluation| match &evaluation.result {
+        Ok(Verdict::Abstain | Verdict::Allow(_)) => 0,
+        Ok(Verdict::Ask(_)) => 1,
+        Ok(Verdict::Deny(_)) | Err(_) => 2,
+    };
+    let mut best: Option<(u8, Posture)> = None;
+    for ((_, posture), evaluation) in postures.iter().zip(answers) {
+        if best.is_none_or(|(strictest, _)| strict(evaluation) > strictest) {
+            best = Some((strict(evaluation), *posture));
+        }
+    }
+    best.map(|(_, posture)| posture).unwrap_or_default()
+}
+
+fn opinion(component: &BoundComponent, baseline_for: Option<LayerRef>, evaluation: &Evaluation) -> Opinion {
+    Opinion {
+        source: component.source.clone(),
+        baseline_for,
+        may_allow: component.may_allow,
+        on_failure: component.on_failure,
+        said: evaluation.result.clone(),
+    }
+}
+
+fn voice(component: &BoundComponent, posture: Option<(LayerRef, Posture)>, evaluation: Evaluation) -> Voice {
+    Voice {
+        source: component.source.clone(),
+        spoken: match evaluation.result {
+            Ok(verdict) => Spoken::Verdict(verdict),
+            Err(fault) => Spoken::Fault(fault),
+        },
+        posture,
+        observed: component.observe,
+        fuel: evaluation.usage.fuel,
+    }
+}

@@ -1,0 +1,147 @@
+//! What an earlier agreement covers.
+//!
+//! A grant keeps the set of asks that it answered, the baseline's included. It satisfies an ask only if today's set is a
+//! subset of that, today's remember limit allows its scope, and the arguments are those it bound (R17). Asks that come from
+//! a fault and strict asks are satisfied by no grant (R12, R14).
+
+use std::collections::BTreeSet;
+
+use crate::model::caller::Caller;
+use crate::model::digest::Digest;
+use crate::model::verdict::{AskKey, Remember, StandingAsk};
+use crate::pipeline::bind::prepare::Prepared;
+use crate::ports::grants::{Grant, GrantSubject, Grants};
+
+/// Returns what a grant for this call binds.
+#[must_use]
+pub fn subject(prepared: &Prepared, caller: &Caller) -> GrantSubject {
+    GrantSubject {
+        caller: caller.clone(),
+        tool: prepared.reference(),
+        identity: prepared.tool().identity,
+        definition: prepared.tool().definition.digest(),
+        connector: prepared.tool().connector.clone(),
+    }
+}
+
+/// Returns a remembered grant that covers all of `asks`, if there is one.
+#[must_use]
+pub fn covering(
+    grants: &dyn Grants,
+    subject: &GrantSubject,
+    asks: &BTreeSet<StandingAsk>,
+    arguments: Digest,
+) -> Option<Grant> {
+    grants.find(subject).into_iter().find(|grant| covers(grant, asks, arguments))
+}
+
+fn covers(grant: &Grant, asks: &BTreeSet<StandingAsk>, arguments: Digest) -> bool {
+    let bound = grant.arguments.is_some() || asks.iter().any(|ask| ask.ask.bind_arguments);
+    asks.iter().all(|ask| ask.fault.is_none() && !ask.strict && grant.answered.contains(&ask.key))
+        && grant.scope <= limit(asks)
+        && (!bound || grant.arguments == Some(arguments))
+}
+
+/// Returns how long an agreement to `asks` may be remembered: the narrowest of their limits.
+#[must_use]
+pub fn limit(asks: &BTreeSet<StandingAsk>) -> Remember {
+    asks.iter().map(|ask| ask.ask.remember).min().unwrap_or(Remember::Never)
+}
+
+/// Makes the grant that an agreement becomes; none for an agreement that is not to be remembered.
+#[must_use]
+pub fn grant(
+    subject: GrantSubject,
+    asks: &BTreeSet<StandingAsk>,
+    arguments: Digest,
+    scope: Remember,
+    approver: &str,
+) -> Option<Grant> {
+    if scope == Remember::Never {
+        return None;
+    }
+    let bind = asks.iter().any(|ask| ask.ask.bind_arguments);
+    Some(Grant {
+        id: format!("grant_{}", uuid::Uuid::now_v7().simple()),
+        subject,
+        answered: asks.iter().map(|ask| ask.key.clone()).collect::<BTreeSet<AskKey>>(),
+        arguments: bind.then_some(arguments),
+        scope,
+        approver: approver.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::layer::{LayerKind, LayerRef};
+    use crate::model::name::ToolRef;
+    use crate::model::tool::ServerIdentity;
+    use crate::model::verdict::{Ask, Fault, FaultCode, Reason, Reviewers, RuleId, Source};
+
+    fn asked(component: &str, remember: Remember, bind_arguments: bool) -> StandingAsk {
+        let source = Source { layer: LayerRef::new(LayerKind::User), component: component.into(), digest: None };
+        let reason = Reason { rule: RuleId::parse("r"), text: String::new() };
+        let key = AskKey { source, rule: reason.rule.clone() };
+        let ask = Ask { reason, remember, bind_arguments, reviewers: Reviewers::default() };
+        StandingAsk { key, ask, fault: None, strict: false }
+    }
+
+    fn agreed(asks: &BTreeSet<StandingAsk>, scope: Remember) -> Grant {
+        let subject = GrantSubject {
+            caller: Caller::local("me"),
+            tool: ToolRef::parse("s/t").unwrap(),
+            identity: ServerIdentity(Digest::of(b"s")),
+            definition: Digest::of(b"t"),
+            connector: None,
+        };
+        grant(subject, asks, Digest::of(b"args"), scope, "me").unwrap()
+    }
+
+    fn covers_with(grant: &Grant, asks: &BTreeSet<StandingAsk>) -> bool {
+        covers(grant, asks, Digest::of(b"args"))
+    }
+
+    #[test]
+    fn r17_a_grant_covers_a_subset_of_what_it_answered_and_nothing_more() {
+        let (a, b) = (asked("a", Remember::Session, false), asked("b", Remember::Session, false));
+        let both = BTreeSet::from([a.clone(), b.clone()]);
+        let grant = agreed(&both, Remember::Session);
+        assert!(covers_with(&grant, &BTreeSet::from([a.clone()])));
+        assert!(covers_with(&grant, &both));
+        let narrow = agreed(&BTreeSet::from([a]), Remember::Session);
+        assert!(!covers_with(&narrow, &both));
+    }
+
+    #[test]
+    fn r17_todays_limit_must_allow_the_grants_scope() {
+        let grant = agreed(&BTreeSet::from([asked("a", Remember::Always, false)]), Remember::Always);
+        assert!(!covers_with(&grant, &BTreeSet::from([asked("a", Remember::Session, false)])));
+    }
+
+    #[test]
+    fn r17_bound_arguments_must_be_equal() {
+        let grant = agreed(&BTreeSet::from([asked("a", Remember::Session, true)]), Remember::Session);
+        let asks = BTreeSet::from([asked("a", Remember::Session, true)]);
+        assert!(covers(&grant, &asks, Digest::of(b"args")));
+        assert!(!covers(&grant, &asks, Digest::of(b"other")));
+        let unbound = agreed(&BTreeSet::from([asked("a", Remember::Session, false)]), Remember::Session);
+        assert!(!covers_with(&unbound, &asks), "a grant that bound nothing covers an ask that binds");
+    }
+
+    #[test]
+    fn r12_r14_fault_asks_and_strict_asks_are_covered_by_no_grant() {
+        let plain = asked("a", Remember::Session, false);
+        let grant = agreed(&BTreeSet::from([plain.clone()]), Remember::Session);
+        let fault = StandingAsk { fault: Some(Fault::new(FaultCode::Trap, "x")), ..plain.clone() };
+        assert!(!covers_with(&grant, &BTreeSet::from([fault])));
+        assert!(!covers_with(&grant, &BTreeSet::from([StandingAsk { strict: true, ..plain }])));
+    }
+
+    #[test]
+    fn an_agreement_for_one_call_leaves_no_grant() {
+        let asks = BTreeSet::from([asked("a", Remember::Session, false)]);
+        let made = grant(agreed(&asks, Remember::Session).subject, &asks, Digest::of(b"x"), Remember::Never, "me");
+        assert!(made.is_none());
+    }
+}

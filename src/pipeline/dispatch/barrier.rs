@@ -1,0 +1,52 @@
+//! The revision barrier: is everything that this call depends on still the same?
+
+use crate::pipeline::admit::catalog::{Catalog, LeaseRefusal};
+use crate::pipeline::admit::leases::OpenLease;
+use crate::pipeline::consent::approve::Approved;
+
+/// The right to hand over one approved call. Short: no lease is held while an answer is waited for.
+#[derive(Debug)]
+pub struct Lease {
+    approved: Approved,
+    open: OpenLease,
+}
+
+/// A lease that was not given, with the approval so that the call can be decided again.
+#[derive(Debug)]
+pub struct NotLeased {
+    /// Why.
+    pub refusal: LeaseRefusal,
+    /// The approval.
+    pub approved: Approved,
+}
+
+/// Takes a lease for an approved call.
+///
+/// # Errors
+/// [`NotLeased`]: stale, or the policies changed.
+pub fn lease(catalog: &Catalog, approved: Approved) -> Result<Lease, Box<NotLeased>> {
+    let prepared = approved.prepared();
+    let opened = catalog.lease(
+        &prepared.reference(),
+        &prepared.server().fingerprint,
+        prepared.tool().definition.digest(),
+        approved.policies(),
+    );
+    match opened {
+        Ok(open) => Ok(Lease { approved, open }),
+        Err(refusal) => Err(Box::new(NotLeased { refusal, approved })),
+    }
+}
+
+impl Lease {
+    /// Returns the approved call.
+    #[must_use]
+    pub fn approved(&self) -> &Approved {
+        &self.approved
+    }
+
+    /// Spends the lease: true when the call may be handed over right now, false when a publication revoked it (R27).
+    pub(super) fn begin_hand_over(&self) -> bool {
+        self.open.begin_hand_over()
+    }
+}

@@ -1,0 +1,135 @@
+//! Hands the request over, waits for the answer, and gives up after the tool's timeout.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::barrier::Lease;
+use super::meta::{TurnInfo, request_meta};
+use crate::model::answer::Answer;
+use crate::model::name::{CallId, Target};
+use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::text;
+use crate::ports::grants::Grants;
+use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
+use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink};
+
+/// A request that was handed over. Dropping it tells the upstream that it is cancelled.
+pub struct Sent {
+    in_flight: Box<dyn InFlight>,
+    target: Target,
+    timeout: Duration,
+    at: Instant,
+}
+
+/// The upstream's answer, not yet cleaned: nothing but `emit::sanitise` may look at it.
+#[derive(Debug)]
+pub struct Raw {
+    answer: Answer,
+    target: Target,
+}
+
+/// Everything that happens under the lease, and the hand-over.
+///
+/// In this order: metadata, the grant is kept, the decision is recorded, the lease is spent, the request goes to the
+/// transport. A grant of a call that is then not sent is forgotten again.
+///
+/// # Errors
+/// A [`Failure`]: stale, not recorded, or not sent. Nothing has reached the upstream.
+pub async fn hand_over(
+    lease: Lease,
+    call: &CallId,
+    turn: &TurnInfo,
+    progress: Option<Arc<dyn ProgressSink>>,
+    grants: &dyn Grants,
+    recorder: &dyn Recorder,
+    mut record: DecisionRecord,
+) -> Result<Sent, Box<Failure>> {
+    let approved = lease.approved();
+    let prepared = approved.prepared();
+    let target = Target::from(prepared.reference());
+    let outgoing = OutgoingCall {
+        tool: prepared.tool().definition.name().clone(),
+        arguments: prepared.arguments().object().cloned(),
+        meta: request_meta(call, prepared, turn),
+        progress,
+    };
+    let kept = approved.grant().map(|grant| (grant.id.clone(), grants.store(grant.clone())));
+    if let (Some((_, Err(error))), Consent::Agreed { not_remembered, .. }) = (&kept, &mut record.consent) {
+        tracing::warn!(%error, "approval not remembered");
+        *not_remembered = true;
+    }
+    let forget = || {
+        if let Some((id, Ok(()))) = &kept {
+            grants.forget(id);
+        }
+    };
+    if let Err(error) = recorder.decision(&record) {
+        forget();
+        let message = "the decision could not be recorded, so the call was refused";
+        let failure = Failure::new(Stage::Record, Code::RecordFailed, message);
+        return Err(Box::new(failure.detail(format!("{error}: {}", error.0))));
+    }
+    if !lease.begin_hand_over() {
+        forget();
+        return Err(Box::new(Failure::stale(&target)));
+    }
+    let connection = Arc::clone(&prepared.server().connection);
+    let timeout = prepared.server().view.tool_timeout;
+    let at = Instant::now();
+    match connection.hand_over(outgoing).await {
+        Ok(in_flight) => Ok(Sent { in_flight, target, timeout, at }),
+        Err(not_sent) => {
+            forget();
+            let message = format!("tool call error: tool call failed for `{}`: it was not sent", shown(&target));
+            Err(Box::new(Failure::new(Stage::Call, Code::NotSent, message).detail(not_sent.to_string())))
+        }
+    }
+}
+
+impl Sent {
+    /// Returns when the request was handed over.
+    #[must_use]
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// Waits for the answer, at most the tool's timeout. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// A [`Failure`]: timeout (the upstream is told), or connection lost, which is ambiguous: the call may have run.
+    pub async fn wait(mut self) -> Result<Raw, Box<Failure>> {
+        let answered = tokio::time::timeout_at(self.at + self.timeout, self.in_flight.answer()).await;
+        match answered {
+            Ok(Ok(answer)) => Ok(Raw { answer, target: self.target }),
+            Ok(Err(lost)) => {
+                let message = format!(
+                    "tool call error: tool call failed for `{}`: the connection was lost; the call may have run",
+                    shown(&self.target)
+                );
+                Err(Box::new(Failure::new(Stage::Call, Code::Ambiguous, message).detail(lost.to_string())))
+            }
+            Err(_elapsed) => {
+                let message = format!(
+                    "tool call error: tool call failed for `{}`: timed out awaiting tools/call after {}; the call may have run",
+                    shown(&self.target),
+                    text::seconds(self.timeout)
+                );
+                self.in_flight.cancel("the tool timeout is over").await;
+                Err(Box::new(Failure::new(Stage::Call, Code::Timeout, message)))
+            }
+        }
+    }
+}
+
+impl Raw {
+    /// Gives the answer to whoever cleans it.
+    pub(in crate::pipeline) fn into_parts(self) -> (Answer, Target) {
+        (self.answer, self.target)
+    }
+}
+
+fn shown(target: &Target) -> String {
+    text::shown(&target.to_string(), 256)
+}

@@ -1,0 +1,88 @@
+//! A guard that gives exactly one completed item for each started one, on every path.
+//!
+//! The guard is made with the started item and spent with the completed one. If it is dropped instead, because the task was
+//! cancelled, shut down or panicked, it completes the call as cancelled or internal: a started item is never left alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::item::{CallInfo, CompletedItem, Item, StartedItem, Status};
+use crate::model::outcome::{Code, Durations, Failure, Outcome, Stage};
+use crate::ports::clock::Clock;
+use crate::ports::recorder::Recorder;
+
+/// A call that has started and not ended.
+pub struct Started {
+    recorder: Arc<dyn Recorder>,
+    clock: Arc<dyn Clock>,
+    call: CallInfo,
+    begun: Instant,
+    sent: Option<Instant>,
+    spent: bool,
+}
+
+impl Started {
+    /// Sends the started item. `begun` is when the call came in; its wall time counts from there.
+    #[must_use]
+    pub fn open(recorder: Arc<dyn Recorder>, clock: Arc<dyn Clock>, call: CallInfo, begun: Instant) -> Self {
+        let item = StartedItem { call: call.clone(), status: Status::InProgress, started_at: clock.now() };
+        recorder.item(&Item::Started(item));
+        Self { recorder, clock, call, begun, sent: None, spent: false }
+    }
+
+    /// Notes that the request was handed over; the call's own duration counts from there.
+    pub fn sent(&mut self, at: Instant) {
+        self.sent = Some(at);
+    }
+
+    /// Whether the request was handed over.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// Sends the completed item, and returns it.
+    #[must_use]
+    pub fn complete(mut self, outcome: Outcome) -> CompletedItem {
+        self.spent = true;
+        self.emit(outcome)
+    }
+
+    fn emit(&self, outcome: Outcome) -> CompletedItem {
+        let item = CompletedItem {
+            call: self.call.clone(),
+            status: CompletedItem::status_of(&outcome),
+            outcome,
+            completed_at: self.clock.now(),
+            durations: Durations {
+                wall: self.begun.elapsed(),
+                call: self.sent.map_or(Duration::ZERO, |sent| sent.elapsed()),
+            },
+        };
+        self.recorder.item(&Item::Completed(item.clone()));
+        item
+    }
+
+    /// The failure of a call that ends without anybody saying how.
+    fn abandoned(&self) -> Failure {
+        let stage = if self.sent.is_some() { Stage::Call } else { Stage::Approval };
+        let (code, what) = if std::thread::panicking() {
+            (Code::Internal, "the call ended by a defect of the host")
+        } else {
+            (Code::Cancelled, "the call was cancelled")
+        };
+        let after = if self.sent.is_some() { "; it was sent and may have run" } else { " before it was sent" };
+        Failure::new(stage, code, format!("{what}{after}"))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if !self.spent {
+            let failure = self.abandoned();
+            let _completed = self.emit(Outcome::Failed(failure));
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The list of steps, and what each failure becomes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::admit::catalog::{Catalog, LeaseRefusal};
+use super::bind::{await_ready, prepare};
+use super::consent::approve::{self, Agreed, Approved, Approvers};
+use super::consent::settle::{Settled, Standing, settle};
+use super::consent::{decide, remember};
+use super::dispatch::meta::TurnInfo;
+use super::dispatch::{barrier, call};
+use super::emit::sanitise::{self, Clean};
+use super::follow::lifecycle::Started;
+use super::follow::pending::PendingCalls;
+use crate::model::arguments::Arguments;
+use crate::model::caller::Caller;
+use crate::model::decision::Decision;
+use crate::model::digest::Digest;
+use crate::model::item::{CallInfo, CompletedItem};
+use crate::model::name::{CallId, Target};
+use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::verdict::Remember;
+use crate::ports::clock::Clock;
+use crate::ports::grants::Grants;
+use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
+use crate::ports::reviewer::Reviewer;
+use crate::ports::upstream::{Fleet, ProgressSink};
+
+/// What the pipeline works with.
+pub struct Pipeline {
+    /// The catalog.
+    pub catalog: Arc<Catalog>,
+    /// The servers.
+    pub fleet: Arc<dyn Fleet>,
+    /// Remembered agreements.
+    pub grants: Arc<dyn Grants>,
+    /// Items and decisions.
+    pub recorder: Arc<dyn Recorder>,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// The open calls.
+    pub pending: Arc<PendingCalls>,
+    /// How long an answer of a person is waited for.
+    pub ask_deadline: Duration,
+}
+
+/// What a call carries.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// A function call with its arguments as text.
+    Function(String),
+    /// Anything else: refused.
+    Other,
+}
+
+/// One call.
+pub struct CallRequest {
+    /// Its id, unique among the open calls of the session.
+    pub id: CallId,
+    /// Who calls.
+    pub caller: Caller,
+    /// What is called.
+    pub target: Target,
+    /// With what.
+    pub payload: Payload,
+    /// The digest of the definition that the caller was last shown (R24).
+    pub seen: Option<Digest>,
+    /// What the request says about its turn.
+    pub turn: TurnInfo,
+    /// Where progress goes, if it is wanted.
+    pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Whoever can be asked.
+    pub reviewer: Arc<dyn Reviewer>,
+    /// Ends the call.
+    pub cancel: CancellationToken,
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The clean answer.
+    pub clean: Clean,
+    /// The completed item.
+    pub item: CompletedItem,
+    /// The last decision, if it came to one.
+    pub decision: Option<Decision>,
+}
+
+/// What a call would come to.
+#[derive(Debug)]
+pub struct Explanation {
+    /// The decision, if it came to one.
+    pub decision: Option<Decision>,
+    /// What would happen next.
+    pub would: Would,
+}
+
+/// What would happen next.
+#[derive(Debug)]
+pub enum Would {
+    /// It would be sent.
+    Run {
+        /// The id of the remembered grant that covers the asks.
+        grant: Option<String>,
+    },
+    /// Somebody would be asked; the answer could change the result.
+    Ask {
+        /// What could be chosen besides refusing.
+        options: Vec<Remember>,
+    },
+    /// It would fail.
+    Fail(Failure),
+}
+
+impl Pipeline {
+    /// Runs one call. Gives exactly one completed item for each started one, whatever happens; dropping the future counts
+    /// as cancelling.
+    pub async fn run(&self, request: CallRequest) -> Finished {
+        let cancel = request.cancel.clone();
+        let mut call =
+            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
+        let ended = tokio::select! {
+            // An answer that is there wins over a cancellation that came with it.
+            biased;
+            ended = call.steps() => ended,
+            () = cancel.cancelled() => Err(call.cancelled()),
+        };
+        call.finish(ended)
+    }
+
+    /// Says what a call would come to, by the same steps up to the barrier. Asks nobody, sends no item, keeps nothing (R38).
+    pub async fn explain(&self, request: CallRequest) -> Explanation {
+        let mut call =
+            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
+        match call.would().await {
+            Ok(would) => Explanation { decision: call.decision, would },
+            Err(failure) => Explanation { decision: call.decision, would: Would::Fail(*failure) },
+        }
+    }
+}
+
+/// One call on its way. The guard lives here, outside of the steps, so that it completes a call whose steps were dropped.
+struct Call<'p> {
+    pipeline: &'p Pipeline,
+    request: CallRequest,
+    begun: Instant,
+    arguments: Option<Arguments>,
+    started: Option<Started>,
+    decision: Option<Decision>,
+}
+
+impl Call<'_> {
+    /// The steps, in the order of the design's page 3.
+    async fn steps(&mut self) -> Result<Clean, Box<Failure>> {
+        let pipeline = self.pipeline;
+        let session = self.request.caller.session.clone();
+        let _pending = pipeline.pending.open(&session, &self.request.id, &self.request.target).ok_or_else(|| {
+            Failure::new(Stage::Payload, Code::DuplicateId, "a call with this id is already running in this session")
+        })?;
+        let arguments = self.arguments()?;
+        self.arguments = Some(arguments.clone());
+        let prepared = self.bind(arguments.clone()).await?;
+        let info = self.info(arguments).with_tool(prepared.tool());
+        let (recorder, clock) = (Arc::clone(&pipeline.recorder), Arc::clone(&pipeline.clock));
+        self.started = Some(Started::open(recorder, clock, info, self.begun));
+
+        let lease = self.consent(prepared).await?;
+
+        let record = self.record(lease.approved(), lease.approved().consent().clone());
+        let server = lease.approved().prepared().reference().server;
+        let connection = lease.approved().prepared().server().fingerprint.connection;
+        let progress = self.request.progress.take();
+        let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
+        let handed = call::hand_over(lease, &self.request.id, &self.request.turn, progress, grants, recorder, record);
+        let answered = match handed.await {
+            Ok(sent) => {
+                if let Some(started) = &mut self.started {
+                    started.sent(sent.at());
+                }
+                sent.wait().await
+            }
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = &answered
+            && matches!(failure.code, Code::NotSent | Code::Ambiguous)
+        {
+            pipeline.fleet.mark_dirty(&server, connection);
+        }
+        Ok(sanitise::clean(answered?))
+    }
+
+    /// Steps 1 to 3: the payload's kind, and the arguments parsed once. PreToolUse hooks are later work.
+    fn arguments(&self) -> Result<Arguments, Box<Failure>> {
+        let Payload::Function(text) = &self.request.payload else {
+            let message = "mcp handler received unsupported payload";
+            return Err(Box::new(Failure::new(Stage::Payload, Code::UnsupportedPayload, message)));
+        };
+        Arguments::parse(text)
+            .map_err(|bad| Box::new(Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}"))))
+    }
+
+    /// Steps 4 and 5: the server is ready or will not be, and the call is fixed.
+    async fn bind(&self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
+        let target = &self.request.target;
+        let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
+        await_ready::await_ready(&*self.pipeline.fleet, &reference.server).await;
+        prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen)
+    }
+
+    /// Steps 6, 8 and 9: decided, agreed to where it must be, and leased. Decided again when only the policies changed.
+    async fn consent(&mut self, mut prepared: prepare::Prepared) -> Result<barrier::Lease, Box<Failure>> {
+        let pipeline = self.pipeline;
+        let reviewer = Arc::clone(&self.request.reviewer);
+        let who = Approvers {
+            catalog: &pipeline.catalog,
+            grants: &*pipeline.grants,
+            reviewer: &*reviewer,
+            clock: &*pipeline.clock,
+            deadline: pipeline.ask_deadline,
+        };
+        let mut agreed = Agreed::default();
+        loop {
+            let (id, caller) = (&self.request.id, &self.request.caller);
+            let approved = match approve::approve(&who, id, caller, prepared, &mut agreed).await {
+                Ok(approved) => approved,
+                Err(refused) => {
+                    let record = self.record_of(&refused.prepared, refused.decision.clone(), Consent::Refused);
+                    if let Err(error) = pipeline.recorder.decision(&record) {
+                        tracing::warn!(%error, "the record of a refusal was lost");
+                    }
+                    self.decision = Some(refused.decision);
+                    return Err(refused.failure);
+                }
+            };
+            self.decision = Some(approved.decision().clone());
+            let barrier::NotLeased { refusal, approved } = match barrier::lease(&pipeline.catalog, approved) {
+                Ok(lease) => return Ok(lease),
+                Err(refused) => *refused,
+            };
+            prepared = approved.withdraw();
+            match refusal {
+                LeaseRefusal::PoliciesChanged if !agreed.is_exhausted() => {}
+                LeaseRefusal::PoliciesChanged => {
+                    let message = "the policies kept changing while the call was decided";
+                    return Err(Box::new(Failure::new(Stage::Lease, Code::PoliciesUnstable, message)));
+                }
+                LeaseRefusal::Stale => return Err(Box::new(Failure::stale(&self.request.target))),
+            }
+        }
+    }
+
+    /// The dry run: the same steps up to the barrier.
+    async fn would(&mut self) -> Result<Would, Box<Failure>> {
+        let prepared = self.bind(self.arguments()?).await?;
+        let catalog = &self.pipeline.catalog;
+        let policies = Arc::clone(catalog.current().policies());
+        let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
+        let decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms).await;
+        self.decision = Some(decided.decision.clone());
+        let standing = Standing {
+            target: &self.request.target,
+            subject: &remember::subject(&prepared, &self.request.caller),
+            arguments: prepared.arguments().digest(),
+            answered: &std::collections::BTreeSet::new(),
+            reviewer: policies.postures.reviewer(),
+        };
+        Ok(match settle(&decided, &*self.pipeline.grants, &standing) {
+            Settled::Run { grant } => Would::Run { grant: grant.map(|grant| grant.id) },
+            Settled::Ask { options, .. } => Would::Ask { options },
+            Settled::Refuse(failure) => Would::Fail(*failure),
+        })
+    }
+
+    fn info(&self, arguments: Arguments) -> CallInfo {
+        let request = &self.request;
+        CallInfo::unknown(request.id.clone(), request.target.clone(), request.caller.clone(), arguments)
+    }
+
+    fn record(&self, approved: &Approved, consent: Consent) -> DecisionRecord {
+        self.record_of(approved.prepared(), approved.decision().clone(), consent)
+    }
+
+    fn record_of(&self, prepared: &prepare::Prepared, decision: Decision, consent: Consent) -> DecisionRecord {
+        DecisionRecord {
+            at: self.pipeline.clock.now(),
+            call: self.request.id.clone(),
+            tool: prepared.reference(),
+            caller: self.request.caller.clone(),
+            revision: prepared.revision(),
+            policy_set: prepared.policies().digest,
+            definition: prepared.tool().definition.digest(),
+            arguments: prepared.arguments().digest(),
+            decision,
+            consent,
+        }
+    }
+
+    fn cancelled(&self) -> Box<Failure> {
+        let sent = self.started.as_ref().is_some_and(Started::is_sent);
+        let message =
+            if sent { "the call was cancelled after it was sent; it may have run" } else { "the call was cancelled" };
+        let stage = if sent { Stage::Call } else { Stage::Approval };
+        Box::new(Failure::new(stage, Code::Cancelled, message))
+    }
+
+    /// Completes the call. One that failed before it could start gets its pair here (R40).
+    fn finish(self, ended: Result<Clean, Box<Failure>>) -> Finished {
+        let clean = ended.unwrap_or_else(|failure| Clean::of_failure(*failure));
+        let started = match self.started {
+            Some(started) => started,
+            None => {
+                let (recorder, clock) = (Arc::clone(&self.pipeline.recorder), Arc::clone(&self.pipeline.clock));
+                let request = self.request;
+                let arguments = self.arguments.unwrap_or_else(Arguments::none);
+                let info = CallInfo::unknown(request.id, request.target, request.caller, arguments);
+                Started::open(recorder, clock, info, self.begun)
+            }
+        };
+        let item = started.complete(clean.outcome().clone());
+        Finished { clean, item, decision: self.decision }
+    }
+}
