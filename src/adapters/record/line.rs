@@ -15,7 +15,7 @@ use crate::model::caller::Caller;
 use crate::model::decision::Voice;
 use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, Item, Status};
-use crate::model::name::{CallId, ToolRef};
+use crate::model::name::{CallId, RawToolName, ServerName};
 use crate::model::outcome::{Code, Durations, Outcome};
 use crate::model::revision::{PolicySetDigest, Revision};
 use crate::model::verdict::Folded;
@@ -30,8 +30,9 @@ struct Head<'a> {
     r#type: &'static str,
     time: Timestamp,
     call: &'a CallId,
-    #[serde(flatten)]
-    tool: &'a ToolRef,
+    /// None: the caller used a name that leads to no server.
+    server: Option<&'a ServerName>,
+    tool: &'a RawToolName,
 }
 
 #[derive(Serialize)]
@@ -116,7 +117,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
     let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
     let line = |arguments: Option<&'_ Arguments>, cut: bool, bare: bool| {
         let line = ItemLine {
-            head: Head { r#type, time, call: id, tool },
+            head: Head { r#type, time, call: id, server: tool.server.as_ref(), tool: &tool.tool },
             status,
             end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
             caller: (!bare).then_some(caller),
@@ -148,7 +149,13 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
 pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<Vec<u8>> {
     let line = |steps, cut| {
         let line = DecisionLine {
-            head: Head { r#type: "decision", time: record.at, call: &record.call, tool: &record.tool },
+            head: Head {
+                r#type: "decision",
+                time: record.at,
+                call: &record.call,
+                server: Some(&record.tool.server),
+                tool: &record.tool.tool,
+            },
             caller: &record.caller,
             revision: record.revision,
             policy_set: record.policy_set,
@@ -201,13 +208,14 @@ pub(super) mod samples {
     use crate::model::decision::{Decision, Spoken};
     use crate::model::item::{CompletedItem, StartedItem};
     use crate::model::layer::{LayerKind, LayerRef};
+    use crate::model::name::ToolRef;
     use crate::model::outcome::{Failure, Stage};
     use crate::model::verdict::{Reason, RuleId, Source, Verdict};
 
     fn info() -> CallInfo {
         let tool = ToolRef::parse("files/write").unwrap();
         let arguments = Arguments::parse(r#"{"path":"a","token":"hunter2"}"#).unwrap();
-        CallInfo::unknown(CallId::new("call_1").unwrap(), tool, Caller::local("me"), arguments)
+        CallInfo::unknown(CallId::new("call_1").unwrap(), tool.into(), Caller::local("me"), arguments)
     }
 
     pub(in crate::adapters::record) fn started() -> Item {
@@ -256,6 +264,7 @@ pub(super) mod samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::name::ToolRef;
     use crate::model::outcome::{Failure, Stage};
 
     fn parse(line: &[u8]) -> Value {
@@ -331,7 +340,8 @@ mod tests {
     fn the_longest_names_still_give_a_line() {
         let mut sample = samples::started();
         if let Item::Started(started) = &mut sample {
-            started.call.tool = ToolRef::parse(&format!("{}/{}", "s".repeat(128), "\u{1}".repeat(1024))).unwrap();
+            started.call.tool =
+                ToolRef::parse(&format!("{}/{}", "s".repeat(128), "\u{1}".repeat(1024))).unwrap().into();
             started.call.id = CallId::new(&"\u{1}".repeat(256)).unwrap();
             started.call.caller.groups = vec!["x".repeat(MAX_LINE)];
         }

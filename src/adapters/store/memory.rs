@@ -1,9 +1,8 @@
-//! Grants that live as long as the process.
+//! Grants that live as long as the process: nothing wider than the session is kept.
 //!
 //! Promises to keep at most [`MAX_GRANTS`] grants a tenant: callers choose tools and arguments, so they choose how many
-//! grants there are, and one tenant must not push out another's (R37). When a tenant's share is full, its oldest
-//! session grant makes room: its owner is asked again, which is safe. If all are for always, the new one is not
-//! remembered, and the record says so (R17).
+//! grants there are, and one tenant must not push out another's (R37). When a tenant's share is full, its oldest grant
+//! makes room: its owner is asked again, which is safe.
 //!
 //! Does not decide whether a grant satisfies an ask; that is consent's.
 
@@ -36,58 +35,70 @@ impl Default for MemoryGrants {
 struct Shelf {
     next: u64,
     grants: BTreeMap<u64, Grant>,
-    /// The session grants among them.
-    sessions: std::collections::BTreeSet<u64>,
     by_subject: HashMap<GrantSubject, Vec<u64>>,
+    by_id: HashMap<String, u64>,
 }
 
 impl Grants for MemoryGrants {
+    fn widest(&self) -> Remember {
+        Remember::Session
+    }
+
     fn find(&self, subject: &GrantSubject) -> Vec<Grant> {
         let tenants = self.tenants.lock();
-        let Some(shelf) = tenants.get(&subject.caller.tenant) else { return Vec::new() };
-        let ages = shelf.by_subject.get(subject).map(Vec::as_slice).unwrap_or_default();
-        ages.iter().filter_map(|age| shelf.grants.get(age)).cloned().collect()
+        let shelf = tenants.get(&subject.caller.tenant);
+        shelf.map(|shelf| shelf.of(subject).cloned().collect()).unwrap_or_default()
     }
 
     fn store(&self, grant: Grant) -> Result<(), NotRemembered> {
         match grant.scope {
-            Remember::Session | Remember::Always => {}
+            Remember::Session => {}
             Remember::Never => return Err(NotRemembered("it holds for one call only".to_owned())),
+            Remember::Always => {
+                return Err(NotRemembered("grants of this process are kept for the session at most".to_owned()));
+            }
         }
         let mut tenants = self.tenants.lock();
-        tenants.entry(grant.subject.caller.tenant.clone()).or_default().put(grant, self.max)
+        tenants.entry(grant.subject.caller.tenant.clone()).or_default().put(grant, self.max);
+        Ok(())
+    }
+
+    fn forget(&self, id: &str) {
+        for shelf in self.tenants.lock().values_mut() {
+            if let Some(age) = shelf.by_id.get(id).copied() {
+                shelf.remove(age);
+            }
+        }
     }
 }
 
 impl Shelf {
-    fn put(&mut self, grant: Grant, max: usize) -> Result<(), NotRemembered> {
-        // The same agreement given again takes the place of the old one instead of another slot.
-        let same = |old: &Grant| {
-            old.answered == grant.answered && old.arguments == grant.arguments && old.scope == grant.scope
-        };
-        let ages = self.by_subject.get(&grant.subject).map(Vec::as_slice).unwrap_or_default();
-        if let Some(age) = ages.iter().copied().find(|age| self.grants.get(age).is_some_and(same)) {
-            self.remove(age);
+    fn of(&self, subject: &GrantSubject) -> impl Iterator<Item = &Grant> {
+        let ages = self.by_subject.get(subject).map(Vec::as_slice).unwrap_or_default();
+        ages.iter().filter_map(|age| self.grants.get(age))
+    }
+
+    fn put(&mut self, grant: Grant, max: usize) {
+        // The same agreement is kept once. The older one stays: should the newer one's call not be sent, forgetting it
+        // must not take back what was agreed before.
+        if self.of(&grant.subject).any(|old| old.answered == grant.answered && old.arguments == grant.arguments) {
+            return;
         }
-        if self.grants.len() >= max {
-            let Some(oldest) = self.sessions.first().copied() else {
-                return Err(NotRemembered(format!("{max} grants are kept already")));
-            };
+        if self.grants.len() >= max
+            && let Some(oldest) = self.grants.keys().next().copied()
+        {
             self.remove(oldest);
         }
         let age = self.next;
         self.next += 1;
-        if grant.scope == Remember::Session {
-            self.sessions.insert(age);
-        }
         self.by_subject.entry(grant.subject.clone()).or_default().push(age);
+        self.by_id.insert(grant.id.clone(), age);
         self.grants.insert(age, grant);
-        Ok(())
     }
 
     fn remove(&mut self, age: u64) {
-        self.sessions.remove(&age);
         let Some(grant) = self.grants.remove(&age) else { return };
+        self.by_id.remove(&grant.id);
         if let Some(ages) = self.by_subject.get_mut(&grant.subject) {
             ages.retain(|other| *other != age);
             if ages.is_empty() {
@@ -151,21 +162,23 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_forgets_its_oldest_session_grant() {
+    fn a_full_store_forgets_its_oldest_grant() {
         let store = small(2);
         let [a, b, c] = ["s/a", "s/b", "s/c"].map(|tool| subject("local", tool));
-        store.store(grant("a", a.clone(), Remember::Always)).unwrap();
-        store.store(grant("b", b.clone(), Remember::Session)).unwrap();
-        store.store(grant("c", c.clone(), Remember::Session)).unwrap();
-        assert_eq!((ids(&store, &a).len(), ids(&store, &b).len(), ids(&store, &c).len()), (1, 0, 1));
+        for (id, subject) in [("a", &a), ("b", &b), ("c", &c)] {
+            store.store(grant(id, subject.clone(), Remember::Session)).unwrap();
+        }
+        assert_eq!((ids(&store, &a).len(), ids(&store, &b).len(), ids(&store, &c).len()), (0, 1, 1));
     }
 
     #[test]
-    fn r17_a_grant_that_finds_no_room_is_not_remembered() {
-        let store = small(1);
-        store.store(grant("a", subject("local", "s/a"), Remember::Always)).unwrap();
-        let refused = store.store(grant("b", subject("local", "s/b"), Remember::Session)).unwrap_err();
-        assert_eq!(refused.to_string(), "the approval could not be remembered: 1 grants are kept already");
+    fn r17_what_cannot_be_kept_as_long_as_agreed_is_not_remembered() {
+        let store = MemoryGrants::default();
+        assert_eq!(store.widest(), Remember::Session);
+        for scope in [Remember::Never, Remember::Always] {
+            assert!(store.store(grant("g", subject("local", "s/a"), scope)).is_err());
+        }
+        assert!(store.find(&subject("local", "s/a")).is_empty());
     }
 
     #[test]
@@ -180,19 +193,25 @@ mod tests {
     }
 
     #[test]
-    fn the_same_agreement_twice_takes_one_place() {
+    fn the_same_agreement_twice_takes_one_place_and_the_older_one_stays() {
         let store = small(2);
         let (a, b) = (subject("local", "s/a"), subject("local", "s/b"));
         store.store(grant("b", b.clone(), Remember::Session)).unwrap();
         for id in ["first", "second", "third"] {
             store.store(grant(id, a.clone(), Remember::Session)).unwrap();
         }
-        assert_eq!((ids(&store, &a), ids(&store, &b)), (vec!["third".to_owned()], vec!["b".to_owned()]));
+        store.forget("third");
+        assert_eq!((ids(&store, &a), ids(&store, &b)), (vec!["first".to_owned()], vec!["b".to_owned()]));
     }
 
     #[test]
-    fn an_agreement_for_one_call_is_not_kept() {
+    fn a_forgotten_grant_is_gone_and_an_unknown_id_changes_nothing() {
         let store = MemoryGrants::default();
-        assert!(store.store(grant("g", subject("local", "s/a"), Remember::Never)).is_err());
+        let mine = subject("local", "s/a");
+        store.store(grant("g", mine.clone(), Remember::Session)).unwrap();
+        store.forget("other");
+        assert_eq!(ids(&store, &mine), ["g"]);
+        store.forget("g");
+        assert!(store.find(&mine).is_empty());
     }
 }
