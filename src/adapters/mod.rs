@@ -1,0 +1,3 @@
+//! Implementations of ports. None sees the pipeline or a sibling.
+
+pub mod wasm;
