@@ -11,7 +11,9 @@ impl Policy for Organisation {
     fn evaluate(call: &Call) -> Decision {
         match (call.server().as_str(), call.name().as_str()) {
             ("mail", "send_mail") => ask("mail-needs-consent", "mail is sent in your name", Remember::Session),
-            ("files", "list_files" | "read_file") => allow("file-store-is-open", "everybody here may read the file store"),
+            ("files", "list_files" | "read_file") => {
+                allow("file-store-is-open", "everybody here may read the file store")
+            }
             _ => abstain(),
         }
     }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
-use wit_component::ComponentEncoder;
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
 
 /// The components that are committed as built artifacts.
 pub const SHIPPED: [&str; 4] = ["approval-baseline", "demo-broken", "demo-managed", "demo-organisation"];
@@ -105,11 +106,14 @@ pub fn build(package: &str) -> Result<Arc<[u8]>, BuildError> {
     Ok(bytes)
 }
 
+/// A guest's name and its component.
+pub type Built = (String, Arc<[u8]>);
+
 /// Builds all guests, in the order of [`guests`].
 ///
 /// # Errors
 /// The first [`BuildError`].
-pub fn build_all() -> Result<Vec<(String, Arc<[u8]>)>, BuildError> {
+pub fn build_all() -> Result<Vec<Built>, BuildError> {
     guests()?.into_iter().map(|name| build(&name).map(|bytes| (name, bytes))).collect()
 }
 
@@ -117,6 +121,21 @@ pub fn build_all() -> Result<Vec<(String, Arc<[u8]>)>, BuildError> {
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
+}
+
+/// Makes a component of a core module that was written by hand for the world `approval-policy`.
+///
+/// # Errors
+/// [`BuildError::Encode`] if the interface cannot be read or the module does not fit it.
+pub fn from_core_module(module: &[u8]) -> Result<Vec<u8>, BuildError> {
+    let name = "a core module";
+    let failed = |e: &dyn std::fmt::Display| BuildError::Encode { package: name.to_owned(), message: format!("{e:#}") };
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_path(workspace().join("wit/v0.1")).map_err(|e| failed(&e))?;
+    let world = resolve.select_world(&[package], Some("approval-policy")).map_err(|e| failed(&e))?;
+    let mut module = module.to_vec();
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).map_err(|e| failed(&e))?;
+    encode(name, &module)
 }
 
 fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError> {

@@ -26,9 +26,9 @@
 
 extern crate alloc;
 
+mod answer;
 #[cfg(target_arch = "wasm32")]
 mod arena;
-mod answer;
 
 #[allow(unsafe_code, missing_docs, unreachable_pub, unused_qualifications, reason = "generated code")]
 #[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]

@@ -47,3 +47,10 @@ fn trapped(trap: Trap) -> (FaultCode, String) {
 pub(super) fn line(error: &Error) -> String {
     error.root_cause().to_string().lines().next().unwrap_or_default().to_owned()
 }
+
+/// Returns the whole chain of causes on one line; for errors of loading, which carry no backtrace.
+pub(super) fn chain(error: &Error) -> String {
+    let causes: Vec<_> =
+        error.chain().map(|cause| cause.to_string().lines().next().unwrap_or_default().to_owned()).collect();
+    causes.join(": ")
+}

@@ -116,7 +116,10 @@ impl Found {
             return too_much(format!("it starts with {} bytes of memory, more than {MAX_MEMORY}", self.memory));
         }
         if self.elements > MAX_TABLE_ELEMENTS as u64 {
-            return too_much(format!("it starts with {} table elements, more than {MAX_TABLE_ELEMENTS}", self.elements));
+            return too_much(format!(
+                "it starts with {} table elements, more than {MAX_TABLE_ELEMENTS}",
+                self.elements
+            ));
         }
         Ok(())
     }

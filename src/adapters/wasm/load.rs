@@ -72,14 +72,32 @@ impl Engine {
         inspect::check(bytes)?;
         let failed = |code, what: &str, error: &wasmtime::Error| {
             tracing::debug!(error = ?error, "a component was not admitted");
-            Fault::new(code, format!("{what}: {}", fault::line(error)))
+            Fault::new(code, format!("{what}: {}", fault::chain(error)))
         };
         let component = Component::new(&self.0.engine, bytes)
             .map_err(|e| failed(FaultCode::Missing, "it cannot be compiled", &e))?;
         let linked = self.0.linker.instantiate_pre(&component);
         let linked = linked.map_err(|e| failed(FaultCode::MissingImport, "it cannot be linked", &e))?;
         let policy = ApprovalPolicyPre::new(linked);
-        let policy = policy.map_err(|e| failed(FaultCode::WrongVersion, "its `approval` differs from version 0.1", &e))?;
+        let policy =
+            policy.map_err(|e| failed(FaultCode::WrongVersion, "its `approval` differs from version 0.1", &e))?;
         Ok(Compiled { policy })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::builtin;
+    use super::*;
+
+    #[test]
+    fn equal_bytes_are_compiled_once() {
+        let engine = Engine::new().unwrap();
+        let compiled = || engine.compiled(builtin::DEMO_MANAGED, Digest::of(builtin::DEMO_MANAGED)).unwrap();
+        let (first, second) = (compiled(), compiled());
+        assert!(Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        let dead = engine.0.compiled.lock().values().filter(|entry| entry.strong_count() == 0).count();
+        assert_eq!(dead, 1, "code that nobody uses is kept alive");
     }
 }
