@@ -20,6 +20,7 @@ impl Policy for Hostile {
         match call.name().as_str() {
             "count-calls" => deny("calls", &format!("{calls}")),
             "echo" => deny("echo", &call.argument_text("/text").unwrap_or_default()),
+            "tell" => deny("told", &tell(call)),
             "read-everything" => deny("read", &format!("{}", call.arguments().len())),
             "log-and-abstain" => {
                 for i in 0..1000 {
@@ -33,6 +34,25 @@ impl Policy for Hostile {
 }
 
 policy!(Hostile);
+
+/// What the host says when it is asked politely, a line each.
+fn tell(call: &Call) -> String {
+    let (caller, posture) = (call.caller(), call.posture());
+    let texts: Vec<String> =
+        call.argument_texts("/items/*/name").into_iter().map(|at| format!("{}={}", at.pointer, at.text)).collect();
+    [
+        format!("{} {} {}", call.kind() as u8, call.server(), call.name()),
+        format!("{} {:?} {:?}", caller.tenant, caller.principal, caller.groups),
+        format!("{} {} {}", posture.approval_policy, posture.profile, posture.full_write),
+        format!("{:?} {:?}", call.argument("/items/0"), call.argument("/none")),
+        format!("{:?} {:?}", call.argument_text("/items/1/name"), call.argument_text("/items")),
+        texts.join(" "),
+        call.arguments(),
+        format!("{} {:?} {:?}", host::settings(), host::setting("/a/0"), host::setting("/b")),
+        format!("{} {}", host::now_ms(), call.connector().is_some()),
+    ]
+    .join("|")
+}
 
 fn misbehave(call: &Call, how: &str) -> Decision {
     match how {

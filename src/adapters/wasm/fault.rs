@@ -6,7 +6,7 @@ use wasmtime::{Error, PoolConcurrencyLimitError, Trap};
 
 use crate::model::verdict::{Fault, FaultCode};
 
-/// The engine's text for an answer beyond [`super::limits::MAX_ANSWER`]; its error type is private.
+/// The engine's text for an answer beyond `limits::MAX_ANSWER`; its error type is private.
 const HOSTCALL_FUEL: &str = "fuel allocated for hostcalls has been exhausted";
 
 /// Returns the fault behind an error of an evaluation.

@@ -193,6 +193,51 @@ async fn a_call_that_is_given_up_leaves_the_component_usable() {
 }
 
 #[tokio::test]
+async fn a_component_is_told_what_the_interface_says() {
+    let bytes = guest_builder::build("hostile").unwrap();
+    let settings = json!({"z": 1, "a": [1000]});
+    let component = engine().load(&bytes, None, settings, Limits::default(), source("curious")).unwrap();
+    let arguments = r#"{"items":[{"name":"a/b","n":1000},{"name":"c"}],"deep":{"name":"d"}}"#;
+    let evaluation = ask(&component, facts("test/tell", arguments)).await;
+    let told: Vec<_> = text(&evaluation).split('|').collect();
+    assert_eq!(
+        told,
+        [
+            "0 test tell",
+            r#"local Some("tester") []"#,
+            "on-request workspace false",
+            r#"Some("{\"n\":1000,\"name\":\"a/b\"}") None"#,
+            r#"Some("c") None"#,
+            "/items/0/name=a/b /items/1/name=c",
+            r#"{"deep":{"name":"d"},"items":[{"n":1000,"name":"a/b"},{"name":"c"}]}"#,
+            r#"{"a":[1000],"z":1} Some("1000") None"#,
+            "1700000000000 false",
+        ]
+    );
+}
+
+#[test]
+fn shipped_components_name_no_machine_and_no_registry() {
+    let sums = std::fs::read_to_string(guest_builder::workspace().join("policies/artifacts/SHA256SUMS")).unwrap();
+    let shipped = [
+        ("approval-baseline", builtin::APPROVAL_BASELINE),
+        ("demo-broken", builtin::DEMO_BROKEN),
+        ("demo-managed", builtin::DEMO_MANAGED),
+        ("demo-organisation", builtin::DEMO_ORGANISATION),
+    ];
+    assert_eq!(shipped.map(|(name, _)| name), guest_builder::SHIPPED);
+    let root = guest_builder::workspace();
+    for (name, bytes) in shipped {
+        let line = format!("{}  {name}.wasm", guest_builder::sha256(bytes));
+        assert!(sums.lines().any(|sum| sum == line), "SHA256SUMS lacks `{line}`");
+        let text = String::from_utf8_lossy(bytes);
+        for trace in [root.to_str().unwrap(), "/home/", "/root/", "/Users/", "registry", "index.", ".cargo", "http"] {
+            assert!(!text.contains(trace), "`{name}` contains `{trace}`");
+        }
+    }
+}
+
+#[tokio::test]
 async fn equal_calls_use_equal_fuel() {
     let component = hostile();
     let mut fuel = BTreeSet::new();
