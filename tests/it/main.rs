@@ -1,4 +1,8 @@
 //! The one integration binary: a file is a promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod support;
+
 mod architecture;
+mod baseline;
+mod isolation;
