@@ -5,4 +5,7 @@ mod support;
 
 mod architecture;
 mod baseline;
+mod client_wire;
 mod isolation;
+mod upstream;
+mod upstream_process;
