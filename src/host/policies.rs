@@ -69,17 +69,18 @@ impl Matches for OneTool {
 
 /// Loads all components and makes the set. Blocks while it compiles: call it off the reactor.
 ///
-/// `specs` may be in any order; those of one layer keep theirs.
+/// `specs` may be in any order; those of equally trusted layers keep theirs. `configuration` is the digest of whatever they
+/// were made from: what a component is asked about has no digest of its own.
 #[must_use]
 pub fn policy_set(
     engine: &Engine,
     mut specs: Vec<ComponentSpec>,
     postures: PostureLayers,
     refusals: Vec<Refusal>,
+    configuration: Digest,
 ) -> PolicySet {
-    // Two layers of one kind are ordered by their files, nearest project last; the fold does not depend on it.
-    specs.sort_by(|a, b| b.layer.cmp(&a.layer));
-    let mut about = String::new();
+    specs.sort_by_key(|spec| std::cmp::Reverse(spec.layer.kind()));
+    let mut about = format!("{configuration}\n");
     let baseline = bind(engine, baseline_spec(), &mut about);
     let components = specs.into_iter().map(|spec| bind(engine, spec, &mut about)).collect();
     describe(&mut about, &postures, &refusals);
@@ -106,7 +107,7 @@ fn baseline_spec() -> ComponentSpec {
 fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> BoundComponent {
     let origin = format!("{:?}", spec.layer);
     let rest = (spec.may_allow, spec.on_failure, spec.observe, spec.limits);
-    let (settings, matches) = (json::canonical(&spec.settings), &spec.matches);
+    let settings = json::canonical(&spec.settings);
     let source = Source { layer: spec.layer, component: spec.name.into(), digest: None };
     let loaded = spec
         .bytes
@@ -121,7 +122,7 @@ fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> BoundCompon
         Err(fault) => fault.to_string(),
     };
     // Debug text of our own types, each on a line: no two different sets read alike.
-    let _ = writeln!(about, "{origin:?} {:?} {state:?} {rest:?} {matches:?} {settings:?}", source.component);
+    let _ = writeln!(about, "{origin:?} {:?} {state:?} {rest:?} {settings:?}", source.component);
     BoundComponent {
         source,
         may_allow: spec.may_allow,
@@ -155,7 +156,7 @@ mod tests {
 
     fn set(specs: Vec<ComponentSpec>) -> PolicySet {
         let engine = Engine::on_demand().unwrap();
-        policy_set(&engine, specs, PostureLayers::default(), Vec::new())
+        policy_set(&engine, specs, PostureLayers::default(), Vec::new(), Digest::of(b""))
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(super) async fn run(server: Supervised) {
                         tracing::warn!(server = %server.name, %failure, "connection closed");
                         failures = if since.elapsed() >= STEADY { 0 } else { failures + 1 };
                         // Started again at once, and listed meanwhile, unless it does nothing but end.
-                        if failures < EARLY_ENDS {
+                        if failures < EARLY_ENDS && server.spec.back_off.restarts {
                             continue;
                         }
                         failure
@@ -199,16 +199,27 @@ impl Supervised {
     /// Takes the server out of the catalog and waits before the next attempt. False when the fleet stops.
     async fn rest(&self, failure: StartFailure, failures: u32) -> bool {
         self.shared.publish(&self.name, None).await;
-        self.state.send_replace(ServerState::Failed { why: failure, since: Since(Instant::now()) });
-        let wait = self.spec.back_off.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
-        let until = Instant::now() + wait.min(self.spec.back_off.longest);
+        let failed = ServerState::Failed { why: failure, since: Since(Instant::now()) };
+        self.state.send_replace(failed.clone());
+        let back_off = self.spec.back_off;
+        let wait = back_off.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        let until = Instant::now() + wait.min(back_off.longest);
+        let tries_again = back_off.restarts && failures < back_off.attempts;
         loop {
             tokio::select! {
                 biased;
                 () = self.shared.stop.cancelled() => return false,
-                () = tokio::time::sleep_until(until) => return true,
-                // A call that wants the server has set it to starting.
-                () = self.wanted.notified() => if *self.state.borrow() == ServerState::Starting { return true },
+                () = tokio::time::sleep_until(until), if tries_again => return true,
+                () = self.wanted.notified() => {
+                    // A call that wants the server has set it to starting.
+                    let wanted = *self.state.borrow() == ServerState::Starting;
+                    if wanted && back_off.restarts {
+                        return true;
+                    }
+                    if wanted {
+                        self.state.send_replace(failed.clone());
+                    }
+                }
             }
         }
     }
