@@ -2,6 +2,7 @@
 
 pub mod adapters;
 pub mod config;
+pub mod gateway;
 pub mod host;
 pub mod model;
 pub mod pipeline;

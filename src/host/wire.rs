@@ -114,10 +114,7 @@ fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
 }
 
 fn fault(error: &ComponentError) -> Fault {
-    let text = match error.source() {
-        Some(cause) => format!("{error}: {}", chain(cause)),
-        None => error.to_string(),
-    };
+    let text = chain(error);
     match error {
         ComponentError::Digest { .. } => Fault::new(FaultCode::Digest, text),
         ComponentError::Broken(_) => Fault::new(FaultCode::Settings, text),
@@ -125,9 +122,12 @@ fn fault(error: &ComponentError) -> Fault {
     }
 }
 
+/// Says an error and its causes.
 fn chain(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |cause: &&(dyn Error + 'static)| cause.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
+    }
 }
 
 fn limits(table: PolicyLimitsTable) -> Limits {
