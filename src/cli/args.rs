@@ -20,7 +20,7 @@ Exit codes:
 /// refuses.
 #[derive(Debug, Parser)]
 #[command(name = "portcullis", version, max_term_width = 100, after_help = EXIT_CODES, disable_help_subcommand = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -32,7 +32,7 @@ pub struct Cli {
 /// Flags of all commands.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
-pub struct Global {
+pub(crate) struct Global {
     /// How data is printed
     #[arg(long, global = true, value_enum, default_value_t = Format::Human, value_name = "FORMAT")]
     pub format: Format,
@@ -64,7 +64,7 @@ pub struct Global {
 
 /// How data is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     Human,
     /// One JSON value, or one a line.
@@ -73,7 +73,7 @@ pub enum Format {
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Color {
+pub(crate) enum Color {
     /// On terminals, unless NO_COLOR is set.
     Auto,
     /// Always.
@@ -84,7 +84,7 @@ pub enum Color {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Serve all configured servers as one MCP server on stdin and stdout
     ///
     /// An MCP client starts this as its only server. Ends, with every server that it started, at the end of its input or
@@ -151,7 +151,7 @@ Examples:
 
 /// A tool and its arguments.
 #[derive(Debug, Args)]
-pub struct Target {
+pub(crate) struct Target {
     /// The tool, by its raw names
     #[arg(value_name = "SERVER/TOOL")]
     pub tool: String,
@@ -162,7 +162,7 @@ pub struct Target {
 
 /// Whose names to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Audience {
+pub(crate) enum Audience {
     /// Flat names, as MCP clients see them.
     Mcp,
     /// Namespaces and names, as a Responses model sees them.
@@ -171,7 +171,7 @@ pub enum Audience {
 
 /// What to do with the configuration.
 #[derive(Debug, Subcommand)]
-pub enum Config {
+pub(crate) enum Config {
     /// Print every effective value with its origin
     #[command(after_long_help = "\
 Example:
@@ -186,7 +186,7 @@ Example:
 
 /// Which folder, and what about it.
 #[derive(Debug, Args)]
-pub struct Trust {
+pub(crate) struct Trust {
     /// The project folder
     #[arg(value_name = "DIR", default_value = ".", conflicts_with = "list")]
     pub dir: PathBuf,

@@ -7,7 +7,7 @@ use portcullis::model::outcome::{Code, Outcome};
 
 /// The exit codes. Stable: scripts branch on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// Done.
     Done = 0,
     /// Failed.
@@ -30,7 +30,7 @@ impl From<Exit> for ExitCode {
 
 impl Exit {
     /// Returns the code of a call that has ended.
-    pub fn of(outcome: &Outcome) -> Self {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Answered => Self::Done,
             Outcome::ToolError => Self::ToolError,
@@ -39,7 +39,7 @@ impl Exit {
     }
 
     /// Returns the code of a failure.
-    pub fn of_code(code: Code) -> Self {
+    pub(crate) fn of_code(code: Code) -> Self {
         match code {
             Code::Denied
             | Code::Disabled
@@ -67,7 +67,7 @@ impl Exit {
 
 /// A command that could not do its work: what, why, and what to do about it.
 #[derive(Debug)]
-pub struct Trouble {
+pub(crate) struct Trouble {
     /// The exit code.
     pub exit: Exit,
     /// What could not be done.
@@ -80,19 +80,31 @@ pub struct Trouble {
 
 impl Trouble {
     /// Trouble without a cause.
-    pub fn new(exit: Exit, what: impl Into<String>) -> Self {
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Self { exit, what: what.into(), why: Vec::new(), hint: None }
     }
 
     /// Trouble that an error causes; its sources follow it.
-    pub fn from_error(exit: Exit, error: &(dyn Error + 'static)) -> Self {
-        let why = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect();
+    pub(crate) fn from_error(exit: Exit, error: &(dyn Error + 'static)) -> Self {
+        let mut why = Vec::new();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            why.push(cause.to_string());
+            next = cause.source();
+        }
         Self { exit, what: error.to_string(), why, hint: None }
+    }
+
+    /// Trouble with a text of our own, and the error that caused it with its sources.
+    pub(crate) fn caused(exit: Exit, what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
+        let Self { what: cause, mut why, .. } = Self::from_error(exit, error);
+        why.insert(0, cause);
+        Self { exit, what: what.into(), why, hint: None }
     }
 
     /// Adds what to do about it.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

@@ -13,7 +13,7 @@ use super::render;
 const VARIABLE: &str = "PORTCULLIS_LOG";
 
 /// Starts logging.
-pub fn start(global: &Global) -> Result<(), Trouble> {
+pub(crate) fn start(global: &Global) -> Result<(), Trouble> {
     let level = match (global.quiet, global.verbose) {
         (true, _) => "error",
         (false, 0) => "warn",

@@ -14,18 +14,18 @@ const WIDTH: usize = 80;
 const WIDTHS: std::ops::RangeInclusive<usize> = 30..=100;
 
 /// A word that stands out.
-pub const STRONG: Style = Style::new().bold();
+pub(crate) const STRONG: Style = Style::new().bold();
 /// Something went through.
-pub const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 /// Somebody must look.
-pub const WARN: Style = AnsiColor::Yellow.on_default();
+pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 /// Something was stopped.
-pub const BAD: Style = AnsiColor::Red.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default();
 /// Of less interest.
-pub const FAINT: Style = Style::new().dimmed();
+pub(crate) const FAINT: Style = Style::new().dimmed();
 
 /// Sets the colour choice for both streams.
-pub fn set_color(color: Color) {
+pub(crate) fn set_color(color: Color) {
     let choice = match color {
         Color::Auto => anstream::ColorChoice::Auto,
         Color::Always => anstream::ColorChoice::Always,
@@ -35,23 +35,23 @@ pub fn set_color(color: Color) {
 }
 
 /// Whether stderr is coloured.
-pub fn stderr_has_color() -> bool {
+pub(crate) fn stderr_has_color() -> bool {
     anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
 }
 
 /// Returns the text in a style; the style is taken out again where there is no colour.
-pub fn styled(style: Style, text: &str) -> String {
+pub(crate) fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
 /// Prints data to stdout. A reader that has gone is no error: it has read what it wanted.
-pub fn data(text: &str) -> Result<(), Trouble> {
+pub(crate) fn data(text: &str) -> Result<(), Trouble> {
     let mut out = anstream::stdout().lock();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// Prints a value to stdout as one line of JSON.
-pub fn json(value: &impl Serialize) -> Result<(), Trouble> {
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Trouble> {
     let mut line = serde_json::to_vec(value).map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
     line.push(b'\n');
     let mut out = io::stdout().lock();
@@ -61,22 +61,20 @@ pub fn json(value: &impl Serialize) -> Result<(), Trouble> {
 fn written(result: io::Result<()>) -> Result<(), Trouble> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let mut trouble = Trouble::new(Exit::Failed, "cannot write to stdout");
-            trouble.why.push(error.to_string());
-            Err(trouble)
+            Err(Trouble::caused(Exit::Failed, "cannot write to stdout", &error))
         }
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
 /// Prints talk to stderr, a line.
-pub fn talk(text: &str) {
+pub(crate) fn talk(text: &str) {
     // There is nobody left to tell that nobody listens.
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
 /// Prints trouble to stderr: what, why, hint. In JSON it is one line with the same fields.
-pub fn trouble(trouble: &Trouble, format: Format) {
+pub(crate) fn trouble(trouble: &Trouble, format: Format) {
     match format {
         Format::Human => {
             talk(&format!("{}: {}", styled(BAD, "error"), trouble.what));
@@ -96,7 +94,7 @@ pub fn trouble(trouble: &Trouble, format: Format) {
 }
 
 /// Returns the width that texts are wrapped to.
-pub fn width() -> usize {
+pub(crate) fn width() -> usize {
     let stdout = io::stdout();
     let columns = if stdout.is_terminal() {
         rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
@@ -109,7 +107,7 @@ pub fn width() -> usize {
 /// Returns a label and a text beside it, wrapped: the following lines are indented to where the text begins.
 ///
 /// Widths are counted in characters; a word that is longer than a line gets one of its own and is not split.
-pub fn field(indent: usize, label: &str, text: &str, width: usize) -> String {
+pub(crate) fn field(indent: usize, label: &str, text: &str, width: usize) -> String {
     let column = indent + label.chars().count() + 1;
     let mut out = format!("{:indent$}{} ", "", styled(FAINT, label));
     let (mut at, mut empty) = (column, true);

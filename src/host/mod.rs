@@ -4,6 +4,7 @@ pub mod fleet;
 pub mod policies;
 pub mod session;
 mod supervise;
+pub mod user;
 pub mod wire;
 
 use std::collections::BTreeMap;

@@ -29,7 +29,7 @@ type Work = dyn Fn(&str, &Map<String, Value>) -> Result<String, String> + Send +
 
 /// One server. Clones are one server: whoever changes its tools tells every connection's peer.
 #[derive(Clone)]
-pub struct DemoServer(Arc<Inner>);
+pub(crate) struct DemoServer(Arc<Inner>);
 
 struct Inner {
     name: &'static str,
@@ -49,7 +49,7 @@ impl DemoServer {
     }
 
     /// Starts the server on one end of a stream, and returns the other end.
-    pub fn open(&self) -> DuplexStream {
+    pub(crate) fn open(&self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(STREAM);
         let server = self.clone();
         tokio::spawn(async move {
@@ -62,7 +62,7 @@ impl DemoServer {
     }
 
     /// Gives a tool another description, and tells the client that the list has changed.
-    pub async fn redefine(&self, tool: &str, description: &'static str) {
+    pub(crate) async fn redefine(&self, tool: &str, description: &'static str) {
         for known in self.0.tools.lock().iter_mut().filter(|known| known.name == tool) {
             known.description = Some(description.into());
         }
@@ -110,16 +110,16 @@ impl ServerHandler for DemoServer {
 }
 
 /// A stream to a server that is down: it ends before the handshake.
-pub fn down() -> DuplexStream {
+pub(crate) fn down() -> DuplexStream {
     tokio::io::duplex(STREAM).0
 }
 
 /// The folder of the file store; it goes away with this value.
-pub struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     /// Makes a folder that only this user may enter, with the first files in it.
-    pub fn make() -> std::io::Result<(Self, Dir)> {
+    pub(crate) fn make() -> std::io::Result<(Self, Dir)> {
         use std::os::unix::fs::DirBuilderExt as _;
 
         let path = std::env::temp_dir().join(format!("portcullis-demo-{}", uuid::Uuid::now_v7().simple()));
@@ -141,7 +141,7 @@ impl Drop for Folder {
 }
 
 /// A file store over `dir`.
-pub fn files(dir: Dir) -> DemoServer {
+pub(crate) fn files(dir: Dir) -> DemoServer {
     let path = || schema(&["path"]);
     let tools = vec![
         tool("list_files", "List the files", schema(&[])).with_annotations(ToolAnnotations::new().read_only(true)),
@@ -176,7 +176,7 @@ pub fn files(dir: Dir) -> DemoServer {
 }
 
 /// A mailer that delivers nowhere.
-pub fn mail() -> DemoServer {
+pub(crate) fn mail() -> DemoServer {
     // Destroys nothing, but reaches out.
     let annotations = ToolAnnotations::new().destructive(false).open_world(true);
     let tools = vec![tool("send_mail", "Send a mail", schema(&["to", "subject"])).with_annotations(annotations)];
@@ -184,7 +184,7 @@ pub fn mail() -> DemoServer {
 }
 
 /// A vault with a secret in it.
-pub fn vault() -> DemoServer {
+pub(crate) fn vault() -> DemoServer {
     let tools = vec![tool("read_secret", "Read a secret", schema(&["name"]))];
     DemoServer::new("vault", tools, |_, arguments| {
         let name = text(arguments, "name")?;

@@ -4,7 +4,7 @@ use portcullis::gateway::question::Choice;
 use portcullis::model::verdict::Remember;
 
 /// One call of the story.
-pub struct Scene {
+pub(crate) struct Scene {
     /// What it shows.
     pub title: &'static str,
     /// The tool.
@@ -25,7 +25,7 @@ pub struct Scene {
 
 /// What happens before a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
+pub(crate) enum Before {
     /// Nothing.
     Nothing,
     /// The file store gives `write_file` another definition after it was listed.
@@ -41,7 +41,7 @@ const fn scene(title: &'static str, tool: &'static str, arguments: &'static str)
 }
 
 /// The story, in order: later calls build on earlier answers.
-pub const STORY: [Scene; 13] = [
+pub(crate) const STORY: [Scene; 13] = [
     Scene {
         by: Some("builtin/approval-baseline read-only-hint"),
         says: "notes.txt, plan.txt",
