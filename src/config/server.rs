@@ -212,7 +212,7 @@ pub(crate) fn resolve(
     let entries: Vec<_> = layers.iter().filter_map(|l| l.file.servers.get(name).map(|entry| (l, entry))).collect();
     let tables: Vec<(&Layer, &ServerTable)> =
         entries.iter().filter_map(|(layer, entry)| entry.as_ref().ok().map(|table| (*layer, &**table))).collect();
-    let broken = entries.iter().find_map(|(_, entry)| entry.as_ref().err());
+    let broken = entries.iter().find_map(|(_, entry)| entry.as_ref().err().map(|problem| &**problem));
     // Of equals the later wins: the nearer project, the later flag.
     let defining = tables.iter().filter(|(layer, table)| table.defines() && layer.defines);
     let definition = defining.max_by_key(|(layer, _)| layer.definer.kind()).copied();
