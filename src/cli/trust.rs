@@ -84,7 +84,7 @@ fn remove(store: &mut TrustStore, dir: &Path) -> Result<Exit, Trouble> {
 }
 
 fn add(store: &mut TrustStore, places: &Places, dir: &Path) -> Result<Exit, Trouble> {
-    let description = describe(dir, places.user).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
+    let description = describe(places, dir).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
     let mut terminal = Terminal::controlling().ok_or_else(|| {
         Trouble::new(Exit::Refused, "trust needs a person at a terminal, and this process has none")
             .hint("run `portcullis trust` yourself, in a terminal")

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 use super::open::{MAX_LAYER, explained, read_owned};
@@ -90,8 +91,9 @@ pub struct SessionSources {
     pub embedded: Vec<EmbeddedLayer>,
 }
 
-/// A layer without a file of its own.
-#[derive(Debug, Clone)]
+/// A layer without a file of its own. A project's is in force without trust, since the embedder put it there, and is
+/// granted nothing.
+#[derive(Clone)]
 pub struct EmbeddedLayer {
     /// The kind; the embedder vouches for it.
     pub kind: LayerKind,
@@ -99,6 +101,12 @@ pub struct EmbeddedLayer {
     pub text: String,
     /// The folder that components and data are relative to.
     pub folder: PathBuf,
+}
+
+impl std::fmt::Debug for EmbeddedLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedLayer").field("kind", &self.kind).field("folder", &self.folder).finish_non_exhaustive()
+    }
 }
 
 /// A place where a layer was looked for, and what was there.
@@ -124,7 +132,24 @@ pub(crate) enum Content {
     /// Something that cannot be used, and why.
     Broken(String),
     /// The text and the digest of its bytes.
-    Text(String, Digest),
+    Text(LayerText, Digest),
+}
+
+/// The text of a layer. `Debug` hides it: it may hold secrets.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct LayerText(String);
+
+impl LayerText {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for LayerText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<{} bytes>", self.0.len())
+    }
 }
 
 impl Candidate {
@@ -152,7 +177,7 @@ impl Candidate {
     fn text(kind: LayerKind, text: String, folder: PathBuf) -> Self {
         let layer = LayerRef::new(kind);
         let digest = Digest::of(text.as_bytes());
-        Self { definer: layer.clone(), layer, folder, project: None, content: Content::Text(text, digest) }
+        Self { definer: layer.clone(), layer, folder, project: None, content: Content::Text(LayerText(text), digest) }
     }
 }
 
@@ -231,7 +256,7 @@ fn read(file: &Path, user: u32) -> Content {
         Ok(Some(bytes)) => {
             let digest = Digest::of(&bytes);
             match String::from_utf8(bytes) {
-                Ok(text) => Content::Text(text, digest),
+                Ok(text) => Content::Text(LayerText(text), digest),
                 Err(_) => Content::Broken(format!("`{}` is not UTF-8", shown(&file.display().to_string(), 300))),
             }
         }
@@ -246,7 +271,7 @@ fn overrides(flags: &[String], places: &Places) -> Candidate {
     match overrides_text(flags) {
         Ok(text) => {
             let digest = Digest::of(text.as_bytes());
-            Candidate { content: Content::Text(text, digest), ..candidate }
+            Candidate { content: Content::Text(LayerText(text), digest), ..candidate }
         }
         Err(message) => Candidate { content: Content::Broken(message), ..candidate },
     }

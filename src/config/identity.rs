@@ -109,7 +109,11 @@ impl Likeness {
         match self {
             Self::Program { real, name, words } => {
                 let program = |wanted: &String| {
-                    if wanted.contains('/') { real == Path::new(wanted) } else { name == wanted || file_name_of(real) == *wanted }
+                    if wanted.contains('/') {
+                        real == Path::new(wanted)
+                    } else {
+                        name == wanted || file_name_of(real) == *wanted
+                    }
                 };
                 let script = |wanted: &String| words.iter().any(|word| same_script(wanted, word));
                 let stdio = table.executable.is_some() || table.script.is_some();

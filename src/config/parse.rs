@@ -37,7 +37,7 @@ pub struct LayerFile {
     /// The keys outside entries.
     pub settings: Settings,
     /// `[mcp_servers.NAME]`; an entry that cannot be read is its problem.
-    pub servers: BTreeMap<ServerName, Result<Box<ServerTable>, Problem>>,
+    pub servers: BTreeMap<ServerName, Result<Box<ServerTable>, Box<Problem>>>,
     /// `[[policies]]`, in the file's order.
     pub policies: Vec<PolicyItem>,
     /// What is wrong without failing the file.
@@ -208,11 +208,11 @@ impl<'a> Source<'a> {
         path: &str,
         lines: &BTreeMap<String, usize>,
         problems: &mut Vec<Problem>,
-    ) -> Result<Box<ServerTable>, Problem> {
+    ) -> Result<Box<ServerTable>, Box<Problem>> {
         let DeValue::Table(table) = value.get_ref() else {
             let problem = self.problem(offset, path, "must be a table");
             problems.push(problem.clone());
-            return Err(problem);
+            return Err(Box::new(problem));
         };
         let found = if let Some(key) = table.keys().find(|key| key.get_ref().as_ref() == "bearer_token") {
             let message = "a token does not belong in a file; name its variable in `bearer_token_env_var`";
@@ -228,7 +228,7 @@ impl<'a> Source<'a> {
         };
         let first = first(&found).unwrap_or_else(|| self.problem(offset, path, "cannot be read"));
         problems.extend(found);
-        Err(first)
+        Err(Box::new(first))
     }
 
     fn policies(&self, value: Option<Spanned<DeValue<'_>>>, file: &mut LayerFile, fatal: &mut Vec<Problem>) {

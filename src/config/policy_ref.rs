@@ -98,12 +98,21 @@ impl PolicyEntry {
         let path = |path: &String| PathBuf::from(path);
         let component = table.map(|table| path(&table.component)).unwrap_or_default();
         let pinned = table.and_then(|table| table.sha256.as_ref()).and_then(|text| Digest::parse(text).ok());
+        let bound = layer.pins.as_ref().and_then(|pins| pins.get(&layer.folder.join(&component)).copied().flatten());
+        let broken = match &item.entry {
+            Err(problem) => Some(problem.to_string()),
+            // R7: what was not there to be trusted is not trusted when it comes.
+            Ok(_) if layer.pins.is_some() && bound.is_none() => {
+                Some("its component did not exist when the project was trusted".to_owned())
+            }
+            Ok(_) => None,
+        };
         Self {
             name: item.name.clone(),
             layer: layer.reference.clone(),
             key: item.key.clone(),
             folder: layer.folder.clone(),
-            sha256: pinned.or_else(|| layer.pins.get(&layer.folder.join(&component)).copied().flatten()),
+            sha256: pinned.or(bound),
             matcher,
             observe: table.is_some_and(|table| table.mode == Some(Mode::Observe)),
             on_failure: table.and_then(|table| table.on_failure).unwrap_or_default(),
@@ -113,7 +122,7 @@ impl PolicyEntry {
                 .and_then(|table| to_json(table.settings.as_ref()?).ok())
                 .unwrap_or_else(|| Value::Object(serde_json::Map::new())),
             may_allow: layer.may_allow,
-            broken: item.entry.as_ref().err().map(ToString::to_string),
+            broken,
             component,
         }
     }

@@ -212,7 +212,7 @@ pub(crate) fn resolve(
     let entries: Vec<_> = layers.iter().filter_map(|l| l.file.servers.get(name).map(|entry| (l, entry))).collect();
     let tables: Vec<(&Layer, &ServerTable)> =
         entries.iter().filter_map(|(layer, entry)| entry.as_ref().ok().map(|table| (*layer, &**table))).collect();
-    let broken = entries.iter().find_map(|(_, entry)| entry.as_ref().err());
+    let broken = entries.iter().find_map(|(_, entry)| entry.as_ref().err().map(|problem| &**problem));
     // Of equals the later wins: the nearer project, the later flag.
     let defining = tables.iter().filter(|(layer, table)| table.defines() && layer.defines);
     let definition = defining.max_by_key(|(layer, _)| layer.definer.kind()).copied();
@@ -310,6 +310,9 @@ fn transport(layer: &Layer, table: &ServerTable, path: Option<&std::ffi::OsStr>)
 /// Applies what may only tighten; the defining layer's own table passes through here too.
 fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
     let mut changed = Vec::new();
+    if table.enabled == Some(false) {
+        changed.push("enabled");
+    }
     if table.required == Some(true) {
         server.required = true;
         changed.push("required");
@@ -398,7 +401,9 @@ fn enabled(
         && let Some(granted) = &layer.variables
         && let Some(name) = references(table).into_iter().find(|name| !granted.contains(*name))
     {
-        return Err(format!("it names the environment variable `{name}`, which the trust in its project does not grant (R4)"));
+        return Err(format!(
+            "it names the environment variable `{name}`, which the trust in its project does not grant (R4)"
+        ));
     }
     Ok(())
 }
@@ -440,11 +445,27 @@ fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
 fn digest(server: &ResolvedServer) -> Digest {
     let restart = server.restart;
     let value = json!([
-        server.name, server.layer, server.identity, server.launch_digest, server.enabled.is_ok(), server.required,
-        server.startup_timeout.as_millis() as u64, server.tool_timeout.as_millis() as u64, server.parallel,
-        server.filter.enabled, server.filter.disabled, server.may_relax, server.sharing, server.message_limit,
-        server.concurrency, restart.when, restart.first_delay.as_millis() as u64, restart.max_delay.as_millis() as u64,
-        restart.attempts, server.omit_tools_from, server.output_token_limits,
+        server.name,
+        server.layer,
+        server.identity,
+        server.launch_digest,
+        server.enabled.is_ok(),
+        server.required,
+        server.startup_timeout.as_millis() as u64,
+        server.tool_timeout.as_millis() as u64,
+        server.parallel,
+        server.filter.enabled,
+        server.filter.disabled,
+        server.may_relax,
+        server.sharing,
+        server.message_limit,
+        server.concurrency,
+        restart.when,
+        restart.first_delay.as_millis() as u64,
+        restart.max_delay.as_millis() as u64,
+        restart.attempts,
+        server.omit_tools_from,
+        server.output_token_limits,
     ]);
     Digest::of(value.to_string().as_bytes())
 }

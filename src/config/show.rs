@@ -56,7 +56,11 @@ impl List<'_> {
 
     /// `found_at` is the key's path in the layer's own file.
     fn push_text(&mut self, key: &str, value: String, layer: &LayerRef, found_at: &str) {
-        let status = self.resolved.layers.iter().find(|s| s.layer == *layer || (layer.file().is_some() && s.layer.file() == layer.file()));
+        let status = self
+            .resolved
+            .layers
+            .iter()
+            .find(|s| s.layer == *layer || (layer.file().is_some() && s.layer.file() == layer.file()));
         let line = status.and_then(|status| status.lines.get(found_at)).copied();
         let file = layer.file().map(PathBuf::from);
         self.shown.push(Shown { key: key.to_owned(), value, layer: layer.clone(), file, line });

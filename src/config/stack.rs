@@ -21,7 +21,7 @@ use super::parse::{LayerFile, parse};
 use super::policy_ref::PolicyEntry;
 use super::problem::Problem;
 use super::server::{self, ResolvedServer};
-use super::trust::{Standing, TrustStore};
+use super::trust::{Standing, TrustStore, TrustedProject};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName};
@@ -160,8 +160,8 @@ pub(crate) struct Layer {
     pub(crate) cwd: PathBuf,
     /// Variables that its servers may name; none: all (R4).
     pub(crate) variables: Option<BTreeSet<String>>,
-    /// Digests that the user's trust bound; none for a file that did not exist (R7).
-    pub(crate) pins: BTreeMap<PathBuf, Option<Digest>>,
+    /// Digests that the user's trust bound, of a trusted project; none for a file that did not exist (R7).
+    pub(crate) pins: Option<BTreeMap<PathBuf, Option<Digest>>>,
     /// What it says.
     pub(crate) file: LayerFile,
 }
@@ -169,7 +169,8 @@ pub(crate) struct Layer {
 /// Finds, reads and merges all layers. Never fails: what is wrong is in the view, and refuses what it must.
 #[must_use]
 pub fn load(places: &Places, session: &SessionSources) -> Resolved {
-    let mut reading = Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
+    let mut reading =
+        Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
     for candidate in discover(places, session) {
         reading.read(candidate);
     }
@@ -191,14 +192,21 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn read(&mut self, candidate: Candidate) {
         match &candidate.content {
-            Content::Absent => self.status(&candidate, None, LayerState::Absent),
-            Content::Broken(why) => self.broken(&candidate, None, why.clone(), vec![]),
+            // R7: what a project no longer says still holds if the user trusted it.
+            Content::Absent => match self.record(&candidate) {
+                Some(record) => self.changed(&candidate, None, "its file went away".to_owned(), record),
+                None => self.status(&candidate, None, LayerState::Absent),
+            },
+            Content::Broken(why) => match self.record(&candidate) {
+                Some(record) => self.changed(&candidate, None, format!("its file cannot be read ({why})"), record),
+                None => self.broken(&candidate, None, why.clone(), vec![]),
+            },
             Content::Text(text, digest) => {
-                let (text, digest) = (text.clone(), *digest);
+                let (text, digest) = (text.as_str(), *digest);
                 if candidate.layer.kind() == LayerKind::Project {
-                    self.project(&candidate, &text, digest);
+                    self.project(&candidate, text, digest);
                 } else {
-                    self.apply(&candidate, &text, digest, None);
+                    self.apply(&candidate, text, digest, None);
                 }
             }
         }
@@ -207,7 +215,8 @@ impl Reading<'_> {
     /// A project's layer counts only as far as the user trusts what it is now (R7).
     fn project(&mut self, candidate: &Candidate, text: &str, digest: Digest) {
         let standing = match self.store() {
-            Ok(store) => store.check(candidate, text, digest, self.places.user),
+            _ if candidate.layer.file().is_none() => return self.apply(candidate, text, digest, None),
+            Ok(store) => store.check(candidate, text, digest),
             Err(why) => Standing::Unknown(why),
         };
         match standing {
@@ -222,16 +231,24 @@ impl Reading<'_> {
                 self.problems.push(Problem::of_layer(&candidate.layer, message));
                 self.status(candidate, Some(digest), LayerState::Untrusted);
             }
-            Standing::Changed { what, record } => {
-                let message = format!("{what} since this project was trusted, so it defines nothing until it is trusted again");
-                self.problems.push(Problem::of_layer(&candidate.layer, &message));
-                if let Ok(file) = parse(record.text(), &candidate.layer) {
-                    let layer = self.layer(candidate, file, Some(record));
-                    self.layers.push(Layer { defines: false, may_allow: false, ..layer });
-                }
-                self.status(candidate, Some(digest), LayerState::Changed(what));
-            }
+            Standing::Changed { what, record } => self.changed(candidate, Some(digest), what, record),
         }
+    }
+
+    /// R7: the last trusted copy keeps restricting; it defines nothing and vouches for nothing.
+    fn changed(&mut self, candidate: &Candidate, digest: Option<Digest>, what: String, record: TrustedProject) {
+        let message = format!("{what} since this project was trusted; until it is trusted again it only restricts");
+        self.problems.push(Problem::of_layer(&candidate.layer, &message));
+        if let Ok(file) = parse(record.text(), &candidate.layer) {
+            let layer = self.layer(candidate, file, Some(record));
+            self.layers.push(Layer { defines: false, may_allow: false, ..layer });
+        }
+        self.status(candidate, digest, LayerState::Changed(what));
+    }
+
+    fn record(&mut self, candidate: &Candidate) -> Option<TrustedProject> {
+        let file = candidate.layer.file().filter(|_| candidate.layer.kind() == LayerKind::Project)?.to_owned();
+        self.store().ok()?.get(&file).cloned()
     }
 
     fn store(&mut self) -> Result<TrustStore, String> {
@@ -242,7 +259,7 @@ impl Reading<'_> {
         self.store.get_or_insert_with(open).clone()
     }
 
-    fn apply(&mut self, candidate: &Candidate, text: &str, digest: Digest, trusted: Option<super::trust::TrustedProject>) {
+    fn apply(&mut self, candidate: &Candidate, text: &str, digest: Digest, trusted: Option<TrustedProject>) {
         match parse(text, &candidate.layer) {
             Ok(file) => {
                 self.problems.extend(file.problems.iter().cloned());
@@ -259,7 +276,7 @@ impl Reading<'_> {
         }
     }
 
-    fn layer(&self, candidate: &Candidate, file: LayerFile, trusted: Option<super::trust::TrustedProject>) -> Layer {
+    fn layer(&self, candidate: &Candidate, file: LayerFile, trusted: Option<TrustedProject>) -> Layer {
         let kind = candidate.definer.kind();
         let home = self.places.cwd.clone().unwrap_or_default();
         Layer {
@@ -269,8 +286,9 @@ impl Reading<'_> {
             defines: true,
             folder: candidate.folder.clone(),
             cwd: candidate.project.clone().unwrap_or(home),
-            variables: trusted.as_ref().map(|t| t.variables.clone()),
-            pins: trusted.map(|t| t.pins()).unwrap_or_default(),
+            variables: (kind == LayerKind::Project)
+                .then(|| trusted.as_ref().map(|t| t.variables.clone()).unwrap_or_default()),
+            pins: trusted.map(|t| t.pins()),
             file,
         }
     }

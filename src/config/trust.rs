@@ -14,18 +14,18 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::discover::{Candidate, Content};
+use super::discover::{Candidate, Content, LayerText, Places, SessionSources, discover};
 use super::open::{OpenError, check_regular, explained};
 use super::parse::{LayerFile, parse};
 use super::problem::Problem;
 use super::server::references;
 use super::server_keys::ServerTable;
 use crate::model::digest::Digest;
-use crate::model::layer::LayerRef;
+use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::ServerName;
 use crate::model::text::shown;
 
-pub use super::trust_store::{TrustError, TrustStore, TrustedProject};
+pub use super::trust_store::{Grant, TrustError, TrustStore, TrustedProject};
 
 /// The most files that one layer binds.
 const MAX_FILES: usize = 4096;
@@ -64,7 +64,7 @@ pub struct Description {
     pub unbound: Vec<PathBuf>,
     /// What is wrong with the layer.
     pub problems: Vec<Problem>,
-    pub(super) text: String,
+    pub(super) text: LayerText,
 }
 
 /// What a project's layer is worth now.
@@ -80,21 +80,31 @@ pub(crate) enum Standing {
     Unknown(String),
 }
 
-/// Describes what trusting a project's folder would mean. Trust nothing but what this returned: it is bound to the bytes
-/// that were shown.
+/// Describes what trusting a project's layer would mean: `path` is the project's folder, or the layer's file (which a user's
+/// file inside the project is too, R6). Trust nothing but what this returned: it is bound to the bytes that were shown.
 ///
 /// # Errors
-/// There is no layer, it cannot be read or parsed, or it binds too much.
-pub fn describe(project: &Path, user: u32) -> Result<Description, TrustError> {
-    let project = project.canonicalize().map_err(|error| TrustError::Open(OpenError::Io(project.to_owned(), error)))?;
-    let candidate = Candidate::project(&project, user);
-    let file = project.join(".portcullis/config.toml");
+/// There is no such layer, it cannot be read or parsed, or it binds too much.
+pub fn describe(places: &Places, path: &Path) -> Result<Description, TrustError> {
+    let path = path.canonicalize().map_err(|error| TrustError::Open(OpenError::Io(path.to_owned(), error)))?;
+    let (file, cwd) =
+        if path.is_dir() { (path.join(".portcullis/config.toml"), Some(path)) } else { (path, places.cwd.clone()) };
+    let places = Places { cwd, ..places.clone() };
+    let is_meant = |candidate: &Candidate| {
+        let same = |own: &Path| own == file || own.canonicalize().is_ok_and(|own| own == file);
+        candidate.layer.kind() == LayerKind::Project && candidate.layer.file().is_some_and(same)
+    };
+    let found = discover(&places, &SessionSources::default()).into_iter().find(is_meant);
+    let Some((candidate, project)) = found.and_then(|c| c.project.clone().map(|project| (c, project))) else {
+        return Err(TrustError::NoLayer(file));
+    };
+    let file = candidate.layer.file().map_or(file, Path::to_owned);
     let (text, digest) = match candidate.content {
         Content::Absent => return Err(TrustError::NoLayer(file)),
         Content::Broken(why) => return Err(TrustError::Broken(why)),
         Content::Text(text, digest) => (text, digest),
     };
-    let parsed = parse(&text, &candidate.layer)
+    let parsed = parse(text.as_str(), &candidate.layer)
         .map_err(|problems| TrustError::Broken(problems.first().map(ToString::to_string).unwrap_or_default()))?;
     let (files, unbound) = bound_files(&parsed, &candidate.folder, &project)?;
     let readable = || parsed.servers.iter().filter_map(|(name, entry)| entry.as_ref().ok().map(|table| (name, table)));
@@ -120,7 +130,7 @@ fn command_line(table: &ServerTable) -> String {
 
 impl TrustStore {
     /// Compares a project's layer with what the user trusted.
-    pub(crate) fn check(&self, candidate: &Candidate, text: &str, digest: Digest, _user: u32) -> Standing {
+    pub(crate) fn check(&self, candidate: &Candidate, text: &str, digest: Digest) -> Standing {
         let (Some(file), Some(project)) = (candidate.layer.file(), &candidate.project) else {
             return Standing::Untrusted;
         };
@@ -159,11 +169,7 @@ fn first_difference(then: &[BoundFile], now: &[BoundFile]) -> Option<String> {
 }
 
 /// Returns the files that a layer makes us load, read or run, and the folders that cannot be bound.
-fn bound_files(
-    file: &LayerFile,
-    folder: &Path,
-    project: &Path,
-) -> Result<(Vec<BoundFile>, Vec<PathBuf>), TrustError> {
+fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<BoundFile>, Vec<PathBuf>), TrustError> {
     let (mut paths, mut unbound) = (BTreeSet::new(), BTreeSet::new());
     for policy in file.policies.iter().filter_map(|policy| policy.entry.as_ref().ok()) {
         paths.insert(folder.join(&policy.component));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::discover::LayerText;
 use super::open::{OpenError, read_owned};
 use super::trust::{BoundFile, Description};
 use crate::model::digest::Digest;
@@ -68,14 +69,14 @@ pub struct TrustedProject {
     /// Whether its allows count (R3).
     pub may_allow: bool,
     /// The layer's text: what keeps restricting after a change.
-    text: String,
+    pub(super) text: LayerText,
 }
 
 impl TrustedProject {
     /// Returns the trusted text of the layer.
     #[must_use]
     pub fn text(&self) -> &str {
-        &self.text
+        self.text.as_str()
     }
 
     pub(crate) fn pins(&self) -> BTreeMap<PathBuf, Option<Digest>> {

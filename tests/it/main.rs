@@ -6,6 +6,8 @@ mod support;
 mod architecture;
 mod baseline;
 mod client_wire;
+mod config;
 mod isolation;
+mod layers;
 mod upstream;
 mod upstream_process;
