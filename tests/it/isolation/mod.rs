@@ -14,7 +14,7 @@ use portcullis::model::verdict::{FaultCode, MAX_REASON, Remember, Verdict};
 use portcullis::ports::approval::{ApprovalComponent as _, Evaluation};
 use serde_json::{Value, json};
 
-use crate::support::policy::{ask, engine, facts, load, source};
+use crate::support::policy::{ask, engine, facts, load, patient, source};
 
 fn hostile() -> Arc<WasmApproval> {
     load(&guest_builder::build("hostile").unwrap()).unwrap()
@@ -196,7 +196,7 @@ async fn a_call_that_is_given_up_leaves_the_component_usable() {
 async fn a_component_is_told_what_the_interface_says() {
     let bytes = guest_builder::build("hostile").unwrap();
     let settings = json!({"z": 1, "a": [1000]});
-    let component = engine().load(&bytes, None, settings, Limits::default(), source("curious")).unwrap();
+    let component = engine().load(&bytes, None, settings, patient(), source("curious")).unwrap();
     let arguments = r#"{"items":[{"name":"a/b","n":1000},{"name":"c"}],"deep":{"name":"d"}}"#;
     let evaluation = ask(&component, facts("test/tell", arguments)).await;
     let told: Vec<_> = text(&evaluation).split('|').collect();
@@ -253,7 +253,7 @@ async fn an_engine_without_a_memory_pool_isolates_as_well() {
     let engine = Engine::on_demand().unwrap();
     assert!(!engine.is_pooling());
     let bytes = guest_builder::build("hostile").unwrap();
-    let component = engine.load(&bytes, None, Value::Null, Limits::default(), source("on-demand")).unwrap();
+    let component = engine.load(&bytes, None, Value::Null, patient(), source("on-demand")).unwrap();
     for (how, want) in [
         ("panic", FaultCode::Trap),
         ("allocate-at-once", FaultCode::Memory),
@@ -284,8 +284,7 @@ fn where_the_address_space_is_small_there_is_no_pool_and_no_other_difference() {
 async fn in_a_small_address_space() {
     let engine = Engine::new().unwrap();
     assert!(!engine.is_pooling());
-    let baseline =
-        engine.load(builtin::APPROVAL_BASELINE, None, Value::Null, Limits::default(), source("small")).unwrap();
+    let baseline = engine.load(builtin::APPROVAL_BASELINE, None, Value::Null, patient(), source("small")).unwrap();
     assert!(matches!(ask(&baseline, facts("files/read_file", "{}")).await.result, Ok(Verdict::Ask(_))));
 }
 

@@ -25,10 +25,14 @@ pub(crate) fn source(component: &str) -> Source {
     Source { layer: LayerRef::new(LayerKind::User), component: component.into(), digest: None }
 }
 
-/// Loads without settings, with the default limits but the longest time: fuel decides, however busy the machine is.
+/// The default limits but the longest time: fuel decides, however busy the machine is.
+pub(crate) fn patient() -> Limits {
+    Limits { time: Duration::from_secs(1), ..Limits::default() }
+}
+
+/// Loads without settings.
 pub(crate) fn load(bytes: &[u8]) -> Result<Arc<WasmApproval>, Fault> {
-    let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
-    engine().load(bytes, None, Value::Null, limits, source("under-test"))
+    engine().load(bytes, None, Value::Null, patient(), source("under-test"))
 }
 
 /// A call of `SERVER/TOOL` with the arguments and nothing remarkable about it.
