@@ -89,7 +89,8 @@ fn body(body: &ModelBody) -> String {
 }
 
 fn item(item: &BodyItem) -> String {
-    let media = |kind: &str, data: &str| format!("[{kind}, {} bytes as a data URL; see it with --format json]", data.len());
+    let media =
+        |kind: &str, data: &str| format!("[{kind}, {} bytes as a data URL; see it with --format json]", data.len());
     match item {
         BodyItem::InputText { text } => visible(text),
         BodyItem::InputImage { image_url, .. } => media("image", image_url),

@@ -75,7 +75,9 @@ fn human(target: &Target, explained: &Explanation, why: Option<&str>) -> String 
 
 fn result(explained: &Explanation, why: Option<&str>) -> Vec<String> {
     match &explained.would {
-        Would::Run { grant: Some(_) } => vec!["The call would be sent: a remembered agreement covers the asks.".to_owned()],
+        Would::Run { grant: Some(_) } => {
+            vec!["The call would be sent: a remembered agreement covers the asks.".to_owned()]
+        }
         Would::Run { grant: None } => {
             let lifted = explained.decision.as_ref().and_then(|decision| match &decision.folded {
                 Folded::Run { lifted_by } => lifted_by.as_ref(),

@@ -12,11 +12,11 @@ use super::render;
 /// The variable with a filter of its own, as in `info,portcullis::host=debug`.
 const VARIABLE: &str = "PORTCULLIS_LOG";
 
-/// Starts logging.
-pub(crate) fn start(global: &Global) -> Result<(), Trouble> {
+/// Starts logging. `usual` is the level where no flag and no variable sets one.
+pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble> {
     let level = match (global.quiet, global.verbose) {
         (true, _) => "error",
-        (false, 0) => "warn",
+        (false, 0) => usual,
         (false, 1) => "info",
         (false, _) => "debug",
     };

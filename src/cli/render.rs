@@ -106,13 +106,13 @@ pub(crate) fn width() -> usize {
 
 /// Returns a label and a text beside it, wrapped: the following lines are indented to where the text begins.
 ///
-/// Widths are counted in characters; a word that is longer than a line gets one of its own and is not split.
+/// Widths are counted in characters without styles; a word that is longer than a line gets one of its own and is not split.
 pub(crate) fn field(indent: usize, label: &str, text: &str, width: usize) -> String {
     let column = indent + label.chars().count() + 1;
     let mut out = format!("{:indent$}{} ", "", styled(FAINT, label));
     let (mut at, mut empty) = (column, true);
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let length = word.chars().count();
+        let length = anstream::adapter::strip_str(word).to_string().chars().count();
         if !empty && at + 1 + length > width {
             out.push('\n');
             out.push_str(&" ".repeat(column));

@@ -21,8 +21,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
     let options = ServeOptions { shutdown, ..ServeOptions::default() };
-    let served =
-        gateway::serve(host, local_caller(), tokio::io::stdin(), tokio::io::stdout(), options).await;
+    let served = gateway::serve(host, local_caller(), tokio::io::stdin(), tokio::io::stdout(), options).await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
         Ended::Client(why) => tracing::info!(%why, "the client has gone"),
         Ended::Shutdown => tracing::info!("ended by a signal"),

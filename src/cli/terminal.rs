@@ -57,7 +57,8 @@ impl Terminal {
 
     fn ask(&mut self, question: &Question) -> io::Result<Reply> {
         let offered = Choice::offered(question);
-        let letters: Vec<String> = offered.iter().map(|choice| format!("{} = {}", letter(*choice), choice.word())).collect();
+        let letters: Vec<String> =
+            offered.iter().map(|choice| format!("{} = {}", letter(*choice), choice.word())).collect();
         self.say(&format!("\n{}\n", question_text(question)))?;
         for _ in 0..TRIES {
             self.say(&format!("[{}] > ", letters.join(", ")))?;

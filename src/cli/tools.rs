@@ -47,7 +47,12 @@ fn human(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) -> S
     let mut out = String::new();
     if servers.is_empty() {
         out.push_str("No servers are configured.\n");
-        out.push_str(&field(0, "hint:", "add [mcp_servers.NAME] to a configuration file; `portcullis config show` names the files", width));
+        out.push_str(&field(
+            0,
+            "hint:",
+            "add [mcp_servers.NAME] to a configuration file; `portcullis config show` names the files",
+            width,
+        ));
     }
     for status in servers {
         let (style, word, text) = state(status);
@@ -64,7 +69,12 @@ fn human(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) -> S
     }
     let own = |name: &str| servers.iter().any(|status| status.server.as_str() == name);
     for duplicate in snapshot.duplicates().iter().filter(|tool| !own(tool.server.as_str())) {
-        out.push_str(&field(0, "unusable", &format!("`{}` is listed twice", shown(&duplicate.to_string(), 256)), width));
+        out.push_str(&field(
+            0,
+            "unusable",
+            &format!("`{}` is listed twice", shown(&duplicate.to_string(), 256)),
+            width,
+        ));
     }
     out
 }

@@ -50,13 +50,18 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
 fn introduction(width: usize) -> String {
     let mut out = format!("{}\n", styled(STRONG, "Portcullis: thirteen calls and what becomes of them"));
     out.push_str(&field(0, "servers", "files, mail, vault; calendar is down", width));
-    out.push_str(&field(0, "layers", "managed (house-rules), organisation (office, broken), builtin (the baseline)", width));
+    out.push_str(&field(
+        0,
+        "layers",
+        "managed (house-rules), organisation (office, broken), builtin (the baseline)",
+        width,
+    ));
     out
 }
 
 fn tell(number: usize, scene: &Scene, played: &Played, width: usize) -> String {
     let mut out = format!("\n{}\n", styled(STRONG, &format!("{number}. {} {}", scene.tool, scene.arguments)));
-    out.push_str(&field(3, "", scene.title, width));
+    out.push_str(&field(2, "", scene.title, width));
     out.push_str(&field(3, "path   ", &played.path, width));
     let style = match played.exit {
         Exit::Done => GOOD,

@@ -85,7 +85,10 @@ impl Played {
         };
         let (verdict, by) = finished.decision.as_ref().map_or(("not decided", None), decided);
         Self {
-            path: path(stage),
+            // A call that is stale before anybody decided was stopped where it was bound.
+            path: path(stage.map(|stage| {
+                if finished.decision.is_none() && stage == Stage::Lease { Stage::Prepare } else { stage }
+            })),
             verdict,
             by,
             consent: consent.and_then(|consent| settled(&consent, outcome)),

@@ -106,7 +106,11 @@ pub(crate) const STORY: [Scene; 13] = [
         outcome: "declined",
         by: Some("builtin/approval-baseline may-destroy-or-reach-out"),
         says: "it was not approved",
-        ..scene("Other secrets are asked about. The person says no, and nothing is sent.", "vault/read_secret", r#"{"name":"wifi"}"#)
+        ..scene(
+            "Other secrets are asked about. The person says no, and nothing is sent.",
+            "vault/read_secret",
+            r#"{"name":"wifi"}"#,
+        )
     },
     Scene {
         outcome: "component-failed",
