@@ -54,7 +54,7 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
 fn print(finished: &Finished, view: &ModelView, why: Option<&str>) -> Result<(), Trouble> {
     render::data(&body(&view.answer().body))?;
     let Outcome::Failed(failure) = &finished.item.outcome else { return Ok(()) };
-    render::talk(&format!("{}: {} ({})", styled(BAD, "failed"), shown(&failure.message, 1000), failure.code.as_str()));
+    render::talk(&format!("{}: {}", styled(BAD, failure.code.as_str()), origin(failure)));
     if let Some(why) = why.or(failure.detail.as_deref()) {
         render::talk(&format!("  because: {}", shown(why, 2000)));
     }
@@ -64,6 +64,19 @@ fn print(finished: &Finished, view: &ModelView, why: Option<&str>) -> Result<(),
     Ok(())
 }
 
+/// The step that the call stopped at, and who stopped it.
+fn origin(failure: &Failure) -> String {
+    let stage = serde_json::to_value(failure.stage).ok().and_then(|stage| stage.as_str().map(str::to_owned));
+    let mut out = format!("stopped at {}", stage.unwrap_or_default());
+    if let Some(origin) = &failure.origin {
+        out.push_str(&format!(" by {}/{}", origin.layer, shown(&origin.component, 128)));
+        if let Some(rule) = &origin.rule {
+            out.push_str(&format!(", rule {rule}"));
+        }
+    }
+    out
+}
+
 fn hint(failure: &Failure, finished: &Finished) -> Option<String> {
     let tool = shown(&finished.item.call.tool.to_string(), 256);
     match failure.code {
@@ -71,7 +84,9 @@ fn hint(failure: &Failure, finished: &Finished) -> Option<String> {
         Code::Denied | Code::ComponentFailed | Code::NeverAsks => {
             Some(format!("`portcullis explain {tool}` shows what each layer said"))
         }
-        Code::NotAvailable => Some("`portcullis tools` shows what is there".to_owned()),
+        Code::NotAvailable => {
+            Some("`portcullis tools` lists servers and tools, and what is wrong with them".to_owned())
+        }
         Code::Stale => Some("call again: the tool has changed".to_owned()),
         Code::Timeout | Code::Ambiguous => Some("the call may have run; look before you repeat it".to_owned()),
         _ => None,
@@ -103,7 +118,7 @@ fn item(item: &BodyItem) -> String {
 
 /// A server must not move the cursor of whoever looks.
 fn visible(text: &str) -> String {
-    text.split('\n').map(|line| shown(line, usize::MAX)).collect::<Vec<_>>().join("\n")
+    text.split('\n').map(|line| shown(line, line.len())).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

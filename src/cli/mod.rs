@@ -29,8 +29,9 @@ const LAST_MOMENT: Duration = Duration::from_millis(200);
 /// Runs a command to its end.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
     let Cli { command, global } = cli;
-    // The demo's calendar is down on purpose.
-    logs::start(&global, if matches!(command, Command::Demo) { "error" } else { "warn" })?;
+    // `tools` lists what failed by itself, and the demo's calendar is down on purpose.
+    let quiet = matches!(command, Command::Demo | Command::Tools { .. });
+    logs::start(&global, if quiet { "error" } else { "warn" })?;
     if global.log_arguments && global.log.is_none() {
         return Err(Trouble::new(Exit::Usage, "`--log-arguments` needs `--log FILE`"));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::record::jsonl::JsonLines;
-use portcullis::config::{Places, Resolved, SessionSources, load};
+use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
 use portcullis::host::{HostParts, wire};
 use portcullis::model::arguments::MAX_ARGUMENTS;
 use portcullis::model::name::{Target, ToolRef};
@@ -48,11 +48,12 @@ pub(crate) struct Wired {
 pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     let places = places()?;
     let resolved = Arc::new(resolve(global, &places));
-    for problem in &resolved.problems {
+    let told = |problem: &&Problem| resolved.refusals.iter().any(|refusal| refusal.contains(&problem.message));
+    for problem in resolved.problems.iter().filter(|problem| !told(problem)) {
         render::talk(&format!("{}: {problem}", render::styled(render::WARN, "warning")));
     }
     for refusal in &resolved.refusals {
-        render::talk(&format!("{}: {}", render::styled(render::BAD, "warning"), text::shown(refusal, 1000)));
+        render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(refusal, 1000)));
     }
     let recorder = recorder(global)?;
     let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder).await;
@@ -113,11 +114,11 @@ pub(crate) fn not_available(host: &portcullis::host::Host, target: &Target) -> S
     let server = target.server.as_ref();
     let status = host.status().into_iter().find(|status| Some(&status.server) == server);
     match status.map(|status| status.state) {
-        None => "no such server is configured; `portcullis tools` lists them".to_owned(),
+        None => "no such server is configured".to_owned(),
         Some(ServerState::Disabled { text }) => format!("the server is disabled: {text}"),
         Some(ServerState::Failed { why, .. }) => format!("the server failed: {why}"),
         Some(ServerState::Starting | ServerState::Ready | ServerState::Stopped) => {
-            "the server lists no such tool, or it is filtered; `portcullis tools` lists them".to_owned()
+            "the server lists no such tool, or it is filtered".to_owned()
         }
     }
 }

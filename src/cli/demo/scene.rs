@@ -205,7 +205,11 @@ fn settled(consent: &Consent, outcome: &Outcome) -> Option<String> {
             Outcome::Failed(failure) if failure.code == portcullis::model::outcome::Code::Declined => {
                 Some("the person said no".to_owned())
             }
-            Outcome::Failed(failure) => failure.detail.as_deref().map(|detail| shown(detail, ANSWER)),
+            Outcome::Failed(failure) => failure.detail.as_deref().map(|detail| {
+                // The detail begins with who refused, which stands before it already.
+                let text = detail.split_once(": ").map_or(detail, |(_, text)| text);
+                shown(text, ANSWER)
+            }),
             Outcome::Answered | Outcome::ToolError => None,
         },
     }
