@@ -60,6 +60,8 @@ impl Terminal {
         let letters: Vec<String> =
             offered.iter().map(|choice| format!("{} = {}", letter(*choice), choice.word())).collect();
         self.say(&format!("\n{}\n", question_text(question)))?;
+        // What was typed before the question was seen is no answer to it. Fails where there is no terminal, as in tests.
+        let _ = rustix::termios::tcflush(&self.write, rustix::termios::QueueSelector::IFlush);
         for _ in 0..TRIES {
             self.say(&format!("[{}] > ", letters.join(", ")))?;
             let Some(line) = self.line()? else { return Ok(Reply::Cancelled) };
@@ -107,5 +109,61 @@ pub(crate) fn reviewer() -> Arc<dyn Reviewer> {
     match Terminal::any() {
         Some(terminal) => Arc::new(TerminalReviewer(Arc::new(Mutex::new(terminal)))),
         None => Arc::new(NobodyThere),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use portcullis::model::layer::{LayerKind, LayerRef};
+    use portcullis::model::name::{CallId, ToolRef};
+    use portcullis::model::verdict::{Ask, AskKey, Reason, Reviewers, Source, StandingAsk};
+
+    use super::*;
+
+    fn question() -> Question {
+        let source = Source { layer: LayerRef::new(LayerKind::Managed), component: "guard".into(), digest: None };
+        let reason = Reason { rule: None, text: "it writes\u{1b}[2J".to_owned() };
+        let ask = Ask { reason, remember: Remember::Session, bind_arguments: false, reviewers: Reviewers::PERSON };
+        Question {
+            id: "ask_1".to_owned(),
+            call: CallId::fresh(),
+            tool: ToolRef::parse("files/write").unwrap(),
+            title: None,
+            arguments: "{}".to_owned(),
+            cut: false,
+            asks: vec![StandingAsk { key: AskKey { source, rule: None }, ask, fault: None, strict: false }],
+            reviewers: Reviewers::PERSON,
+            options: vec![Remember::Never, Remember::Session],
+            deadline: Duration::from_secs(1),
+        }
+    }
+
+    fn answered(typed: &'static str) -> (Reply, String) {
+        let mut shown = tempfile::tempfile().unwrap();
+        let read = BufReader::new(Box::new(typed.as_bytes()) as Box<dyn Read + Send>);
+        let reply = Terminal { read, write: shown.try_clone().unwrap() }.ask(&question()).unwrap();
+        let mut text = String::new();
+        io::Seek::rewind(&mut shown).unwrap();
+        shown.read_to_string(&mut text).unwrap();
+        (reply, text)
+    }
+
+    #[test]
+    fn r20_only_an_offered_answer_chooses() {
+        let allowed = |remember| Reply::Allowed { remember, approver: "terminal".to_owned() };
+        assert_eq!(answered("a\n").0, allowed(Remember::Never));
+        assert_eq!(answered("allow-for-session\n").0, allowed(Remember::Session));
+        assert_eq!(answered("yes\n\ns\n").0, allowed(Remember::Session));
+        assert_eq!(answered("d\n").0, Reply::Declined);
+        assert_eq!(answered("w\ny\nalways-allow\na\n").0, Reply::Declined, "an answer that was not offered counted");
+        assert_eq!(answered("").0, Reply::Cancelled);
+    }
+
+    #[test]
+    fn nothing_that_a_component_wrote_moves_the_cursor() {
+        let (_, text) = answered("d\n");
+        assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}[2J"), "{text}");
     }
 }
