@@ -42,6 +42,12 @@ impl Terminal {
         })
     }
 
+    /// A terminal for tests.
+    #[cfg(test)]
+    pub(crate) fn over(read: impl Read + Send + 'static, write: File) -> Self {
+        Self { read: BufReader::new(Box::new(read)), write }
+    }
+
     /// Prints text as it is.
     pub(crate) fn say(&mut self, text: &str) -> io::Result<()> {
         self.write.write_all(text.as_bytes())?;
@@ -142,8 +148,7 @@ mod tests {
 
     fn answered(typed: &'static str) -> (Reply, String) {
         let mut shown = tempfile::tempfile().unwrap();
-        let read = BufReader::new(Box::new(typed.as_bytes()) as Box<dyn Read + Send>);
-        let reply = Terminal { read, write: shown.try_clone().unwrap() }.ask(&question()).unwrap();
+        let reply = Terminal::over(typed.as_bytes(), shown.try_clone().unwrap()).ask(&question()).unwrap();
         let mut text = String::new();
         io::Seek::rewind(&mut shown).unwrap();
         shown.read_to_string(&mut text).unwrap();

@@ -147,7 +147,45 @@ fn explain(description: &Description) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Seek as _};
+
     use super::*;
+
+    /// Types what `answer` makes of the code that is on the screen.
+    struct Typist {
+        screen: std::fs::File,
+        answer: fn(&str) -> String,
+        typed: bool,
+    }
+
+    impl Read for Typist {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if std::mem::replace(&mut self.typed, true) {
+                return Ok(0);
+            }
+            let mut text = String::new();
+            self.screen.rewind()?;
+            self.screen.read_to_string(&mut text)?;
+            let code = text.split("Type ").nth(1).and_then(|rest| rest.get(..6)).unwrap();
+            let line = format!("{}\n", (self.answer)(code));
+            buffer[..line.len()].copy_from_slice(line.as_bytes());
+            Ok(line.len())
+        }
+    }
+
+    fn confirmed(answer: fn(&str) -> String) -> bool {
+        let screen = tempfile::tempfile().unwrap();
+        let typist = Typist { screen: screen.try_clone().unwrap(), answer, typed: false };
+        is_confirmed(&mut Terminal::over(typist, screen), "what it means").unwrap()
+    }
+
+    #[test]
+    fn r20_only_the_code_on_the_screen_confirms() {
+        assert!(confirmed(str::to_owned));
+        for wrong in [|_: &str| String::new(), |_: &str| "yes".to_owned(), |code: &str| format!("{code}0")] {
+            assert!(!confirmed(wrong));
+        }
+    }
 
     #[test]
     fn r20_a_code_is_six_digits_and_fresh() {

@@ -5,6 +5,7 @@ mod support;
 
 mod architecture;
 mod baseline;
+mod cli;
 mod client_wire;
 mod config;
 mod isolation;
