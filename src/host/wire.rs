@@ -291,3 +291,71 @@ impl Upstream for Unsupported {
         Err(StartFailure::Unsupported(self.0.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EmbeddedLayer, Places, SessionSources, load};
+
+    fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
+        let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
+            kind: *kind,
+            text: (*text).to_owned(),
+            folder: std::env::temp_dir(),
+        });
+        let session = SessionSources { embedded: embedded.collect(), ..SessionSources::default() };
+        load(&Places::nowhere(), &session)
+    }
+
+    #[test]
+    fn r8_a_layer_that_cannot_be_read_becomes_a_refusal_of_that_layer() {
+        let refusals = refusals(&resolved(&[(LayerKind::Organisation, "nonsense = 1"), (LayerKind::User, "")]));
+        let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
+        assert_eq!(refusal.source.to_string(), "organisation/host");
+        assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("layer-unreadable"));
+        assert!(refusal.reason.text.contains("`nonsense`"), "{}", refusal.reason.text);
+    }
+
+    #[test]
+    fn r8_a_managed_layer_that_is_required_and_absent_is_a_refusal_too() {
+        let refusals = refusals(&resolved(&[(LayerKind::System, "require_managed = true")]));
+        let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
+        assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("managed-required"));
+    }
+
+    #[test]
+    fn a_component_that_cannot_be_read_is_in_the_set_as_its_fault() {
+        let text = "[[policies]]\nname = \"a\"\ncomponent = \"no-such-component.wasm\"\n\
+                    [[policies]]\nname = \"b\"\ncomponent = 7\n";
+        let resolved = resolved(&[(LayerKind::User, text)]);
+        let engine = Engine::on_demand().unwrap();
+        let set = policies(&resolved, rustix::process::getuid().as_raw(), &engine);
+        let codes: Vec<_> =
+            set.components.iter().map(|c| (&*c.source.component, c.component.as_ref().err().map(|f| f.code))).collect();
+        assert_eq!(codes, [("a", Some(FaultCode::Missing)), ("b", Some(FaultCode::Settings))]);
+    }
+
+    #[test]
+    fn a_servers_table_reaches_its_spec() {
+        let text = "[mcp_servers.s]\ncommand = \"sh\"\nrequired = true\ntool_timeout_sec = 1.5\nmessage_limit = 2048\n\
+                    disabled_tools = [\"x\"]\n[mcp_servers.s.restart]\nwhen = \"never\"\nfirst_delay_ms = 20\n\
+                    [mcp_servers.off]\ncommand = \"sh\"\nenabled = false\n";
+        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]));
+        let spec = &run[&ServerName::parse("s").unwrap()];
+        assert!(spec.required && !spec.back_off.restarts);
+        assert_eq!(spec.back_off.first.as_millis(), 20);
+        assert_eq!(spec.view.tool_timeout.as_millis(), 1500);
+        assert!(!(spec.filter)(&RawToolName::parse("x").unwrap()) && (spec.filter)(&RawToolName::parse("y").unwrap()));
+        assert_eq!(disabled.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["off"]);
+    }
+
+    #[test]
+    fn the_smaller_limit_of_a_models_text_counts() {
+        let text = "tool_output_token_limit = 100\n[mcp_servers.s]\ncommand = \"sh\"\n\
+                    [mcp_servers.s.tools.t]\noutput_token_limit = 7\n";
+        let resolved = resolved(&[(LayerKind::User, text)]);
+        let limit = |tool| model_view(&resolved, &ToolRef::parse(tool).unwrap()).truncation;
+        assert_eq!(limit("s/t"), Policy::Tokens(7));
+        assert_eq!(limit("s/other"), Policy::Tokens(100));
+    }
+}
