@@ -8,6 +8,8 @@ use super::source::{self, Source};
 
 /// The most lines of a file, its tests aside.
 const MAX_LINES: usize = 500;
+/// How far above `unsafe` its reason may stand: the head of a function that fits one screen.
+const REACH: usize = 16;
 /// What a built component must not hold: folders of the machine that built it, and registries.
 const TRACES: [&str; 6] = ["/root/", "/home/", "/work/", "/Users/", ".cargo/registry", "index."];
 
@@ -29,7 +31,7 @@ pub(super) fn unexplained_unsafe(file: &str, text: &str) -> Vec<String> {
     let whole_file = head.is_some_and(|rest| rest.contains("reason = \""));
     let mut out = Vec::new();
     for line in source::lines_with(&Source::read(text).code, "unsafe") {
-        let above = lines[line.saturating_sub(8)..line].join("\n");
+        let above = lines[line.saturating_sub(REACH)..line].join("\n");
         if !whole_file && !explained(&above) {
             out.push(format!("{file}:{line}: `unsafe` without `allow(unsafe_code, reason = …)`"));
         }
@@ -54,6 +56,13 @@ pub(super) fn untested<'a>(guests: &'a [String], tests: &[String]) -> Vec<&'a St
         literal.split(|c| !word(c)).any(|part| part == guest)
     };
     guests.iter().filter(|guest| !literals.iter().any(|literal| names(literal, guest))).collect()
+}
+
+/// The files that a manifest makes targets of their own, so that no module needs to list them.
+pub(super) fn targets(manifest: &str) -> Vec<String> {
+    let manifest: toml::Table = manifest.parse().unwrap_or_default();
+    let kinds = ["bin", "example", "test", "bench"].iter().filter_map(|kind| manifest.get(*kind)?.as_array());
+    kinds.flatten().filter_map(|target| Some(target.get("path")?.as_str()?.to_owned())).collect()
 }
 
 /// The modules beside a module's root that it does not list, so that nothing runs them.

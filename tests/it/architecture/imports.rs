@@ -71,9 +71,7 @@ impl Part {
     fn may_name(&self, krate: &str) -> bool {
         match krate {
             "wasmtime" => matches!(self, Self::Adapter(name) if name == "wasm"),
-            "rmcp" => {
-                !matches!(self, Self::Model | Self::Ports | Self::Config | Self::Pipeline | Self::Phase(_) | Self::Cli)
-            }
+            "rmcp" => !matches!(self, Self::Model | Self::Ports | Self::Config | Self::Pipeline | Self::Phase(_)),
             "tokio" | "std::process" => *self != Self::Model,
             _ => true,
         }

@@ -91,7 +91,9 @@ fn every_guest_is_named_by_a_test() {
 #[test]
 fn every_test_file_is_run() {
     let folder = root().join("tests");
-    let all = texts(&folder, ".rs");
+    let targets = house::targets(&std::fs::read_to_string(root().join("Cargo.toml")).unwrap());
+    let mut all = texts(&folder, ".rs");
+    all.retain(|(file, _)| file == "it/main.rs" || !targets.contains(&format!("tests/{file}")));
     assert_none(
         all.iter().filter(|(file, _)| !file.contains('/')).map(|(file, _)| format!("nothing runs tests/{file}")),
     );
@@ -182,7 +184,10 @@ mod a_check_fails {
         assert_eq!(refused("pipeline/bind/mod.rs", "use wasmtime::Engine;"), 1);
         assert_eq!(refused("model/name.rs", "fn f() -> rmcp::model::Tool {}"), 1);
         assert_eq!(refused("model/name.rs", "use tokio;"), 1);
+        assert_eq!(refused("cli/demo.rs", "use wasmtime::Engine;"), 1);
         assert_eq!(refused("adapters/wasm/engine.rs", "use wasmtime::Engine;"), 0);
+        // The demo's servers are MCP servers: foreign to us, in the same process.
+        assert_eq!(refused("cli/demo.rs", "use rmcp::ServerHandler;"), 0);
     }
 
     #[test]
@@ -269,6 +274,13 @@ mod a_check_fails {
         let beside = ["order".to_owned(), "views".to_owned()];
         assert_eq!(house::unlisted("mod order;\n// mod views;", &beside), ["views"]);
         assert!(house::unlisted("mod order;\n#[cfg(unix)]\npub mod views;", &beside).is_empty());
+    }
+
+    #[test]
+    fn but_not_on_a_program_that_tests_start() {
+        let manifest = "[[example]]\nname = \"server\"\npath = \"tests/it/support/server.rs\"";
+        assert_eq!(house::targets(manifest), ["tests/it/support/server.rs"]);
+        assert!(house::targets("[package]\nname = \"p\"").is_empty());
     }
 
     #[test]
