@@ -12,3 +12,4 @@ mod isolation;
 mod layers;
 mod upstream;
 mod upstream_process;
+mod clients;
