@@ -1,6 +1,7 @@
 //! Portcullis: a WebAssembly-extensible policy host for MCP tool calls.
 
 pub mod adapters;
+pub mod config;
 pub mod gateway;
 pub mod host;
 pub mod model;

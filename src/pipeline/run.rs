@@ -121,7 +121,8 @@ impl Pipeline {
     /// as cancelling.
     pub async fn run(&self, request: CallRequest) -> Finished {
         let cancel = request.cancel.clone();
-        let mut call = Call { pipeline: self, request, begun: Instant::now(), started: None, decision: None };
+        let mut call =
+            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
         let ended = tokio::select! {
             // An answer that is there wins over a cancellation that came with it.
             biased;
@@ -133,7 +134,8 @@ impl Pipeline {
 
     /// Says what a call would come to, by the same steps up to the barrier. Asks nobody, sends no item, keeps nothing (R38).
     pub async fn explain(&self, request: CallRequest) -> Explanation {
-        let mut call = Call { pipeline: self, request, begun: Instant::now(), started: None, decision: None };
+        let mut call =
+            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
         match call.would().await {
             Ok(would) => Explanation { decision: call.decision, would },
             Err(failure) => Explanation { decision: call.decision, would: Would::Fail(*failure) },
@@ -146,6 +148,7 @@ struct Call<'p> {
     pipeline: &'p Pipeline,
     request: CallRequest,
     begun: Instant,
+    arguments: Option<Arguments>,
     started: Option<Started>,
     decision: Option<Decision>,
 }
@@ -159,6 +162,7 @@ impl Call<'_> {
             Failure::new(Stage::Payload, Code::DuplicateId, "a call with this id is already running in this session")
         })?;
         let arguments = self.arguments()?;
+        self.arguments = Some(arguments.clone());
         let prepared = self.bind(arguments.clone()).await?;
         let info = self.info(arguments).with_tool(prepared.tool());
         let (recorder, clock) = (Arc::clone(&pipeline.recorder), Arc::clone(&pipeline.clock));
@@ -311,7 +315,8 @@ impl Call<'_> {
             None => {
                 let (recorder, clock) = (Arc::clone(&self.pipeline.recorder), Arc::clone(&self.pipeline.clock));
                 let request = self.request;
-                let info = CallInfo::unknown(request.id, request.target, request.caller, Arguments::none());
+                let arguments = self.arguments.unwrap_or_else(Arguments::none);
+                let info = CallInfo::unknown(request.id, request.target, request.caller, arguments);
                 Started::open(recorder, clock, info, self.begun)
             }
         };

@@ -1,9 +1,17 @@
 //! The one integration binary: a file is a promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod support;
+
+mod architecture;
+mod baseline;
+mod cli;
 mod client_wire;
+mod clients;
+mod config;
 mod gateway;
 mod gateway_asks;
-mod support;
+mod isolation;
+mod layers;
 mod upstream;
 mod upstream_process;

@@ -124,7 +124,7 @@ fn every_combination(mut check: impl FnMut(&[Opinion])) {
 
 #[test]
 fn r15_the_fold_agrees_with_the_reference_model_on_every_combination_of_five_layers() {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     every_combination(|opinions| {
         let got = result(opinions);
         assert_eq!(got, reference(opinions), "{opinions:?}");

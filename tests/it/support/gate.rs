@@ -43,31 +43,31 @@ use tokio::time::Instant;
 use super::PATIENCE;
 
 /// What the tool `verbatim` answers: spacing, key order, spelling of numbers and unknown fields are all odd.
-pub const VERBATIM: &str =
+pub(crate) const VERBATIM: &str =
     r#"{"zeta": 1.50, "content":[{"type":"text","text":"x","odd":1e2}],"isError" :false,"_meta":{"b":1,"a":2}}"#;
 
 /// The scripted server. Its tools do what their names say; any other tool echoes its arguments.
 #[derive(Default)]
-pub struct Script {
-    pub tools: Mutex<Vec<Arc<str>>>,
-    pub calls: Mutex<Vec<(String, Option<Value>, Value)>>,
-    pub dropped: AtomicUsize,
-    pub events: Mutex<Option<Arc<dyn UpstreamEvents>>>,
+pub(crate) struct Script {
+    pub(crate) tools: Mutex<Vec<Arc<str>>>,
+    pub(crate) calls: Mutex<Vec<(String, Option<Value>, Value)>>,
+    pub(crate) dropped: AtomicUsize,
+    pub(crate) events: Mutex<Option<Arc<dyn UpstreamEvents>>>,
     arrived: Notify,
 }
 
 impl Script {
-    pub fn set_tools(&self, names: &[&str]) {
+    pub(crate) fn set_tools(&self, names: &[&str]) {
         let tool = |name: &&str| json!({ "name": name, "inputSchema": { "type": "object" } }).to_string().into();
         *self.tools.lock() = names.iter().map(tool).collect();
     }
 
     /// Waits for the next call that is handed over.
-    pub async fn called(&self) {
+    pub(crate) async fn called(&self) {
         tokio::time::timeout(PATIENCE, self.arrived.notified()).await.expect("no call was handed over");
     }
 
-    pub fn events(&self) -> Arc<dyn UpstreamEvents> {
+    pub(crate) fn events(&self) -> Arc<dyn UpstreamEvents> {
         self.events.lock().clone().unwrap()
     }
 }
@@ -218,7 +218,7 @@ fn bound(kind: LayerKind, name: &str, component: Arc<dyn ApprovalComponent>) -> 
 
 /// Remembers what is recorded.
 #[derive(Default)]
-pub struct Items(Mutex<Vec<Item>>);
+pub(crate) struct Items(Mutex<Vec<Item>>);
 
 impl Recorder for Items {
     fn item(&self, item: &Item) {
@@ -231,11 +231,11 @@ impl Recorder for Items {
 }
 
 impl Items {
-    pub fn started(&self) -> usize {
+    pub(crate) fn started(&self) -> usize {
         self.0.lock().iter().filter(|item| matches!(item, Item::Started(_))).count()
     }
 
-    pub fn completed(&self) -> Vec<CompletedItem> {
+    pub(crate) fn completed(&self) -> Vec<CompletedItem> {
         let completed = |item: &Item| match item {
             Item::Completed(completed) => Some(completed.clone()),
             Item::Started(_) => None,
@@ -243,7 +243,7 @@ impl Items {
         self.0.lock().iter().filter_map(completed).collect()
     }
 
-    pub fn codes(&self) -> Vec<Option<Code>> {
+    pub(crate) fn codes(&self) -> Vec<Option<Code>> {
         self.completed().iter().map(|item| item.failure().map(|failure| failure.code)).collect()
     }
 }
@@ -280,21 +280,21 @@ impl Clock for RealClock {
 }
 
 /// Everything behind the client.
-pub struct Bench {
-    pub script: Arc<Script>,
-    pub items: Arc<Items>,
-    pub host: Arc<Host>,
+pub(crate) struct Bench {
+    pub(crate) script: Arc<Script>,
+    pub(crate) items: Arc<Items>,
+    pub(crate) host: Arc<Host>,
 }
 
 impl Bench {
     /// A host with the server `fake`, whose tools are `tools`.
-    pub fn new(tools: &[&str]) -> Self {
+    pub(crate) fn new(tools: &[&str]) -> Self {
         let script = Arc::new(Script::default());
         script.set_tools(tools);
         Self::with(script)
     }
 
-    pub fn with(script: Arc<Script>) -> Self {
+    pub(crate) fn with(script: Arc<Script>) -> Self {
         let items = Arc::new(Items::default());
         let spec = ServerSpec {
             upstream: Arc::new(FakeUpstream(Arc::clone(&script))),
@@ -330,7 +330,7 @@ impl Bench {
     }
 
     /// Connects a client that has said nothing yet.
-    pub fn client(&self, options: ServeOptions) -> Client {
+    pub(crate) fn client(&self, options: ServeOptions) -> Client {
         let (near, far) = tokio::io::duplex(1024 * 1024);
         let (out_near, out_far) = tokio::io::duplex(1024 * 1024);
         let served = tokio::spawn(gateway::serve(Arc::clone(&self.host), Caller::local("me"), far, out_far, options));
@@ -338,7 +338,7 @@ impl Bench {
     }
 
     /// Connects a client and shakes hands.
-    pub async fn greeted(&self, capabilities: Value) -> Client {
+    pub(crate) async fn greeted(&self, capabilities: Value) -> Client {
         let mut client = self.client(ServeOptions::default());
         client.greet(capabilities).await;
         client
@@ -346,7 +346,7 @@ impl Bench {
 }
 
 /// A client that writes lines.
-pub struct Client {
+pub(crate) struct Client {
     write: Option<DuplexStream>,
     lines: Lines<BufReader<DuplexStream>>,
     served: JoinHandle<Result<Ended, ServeError>>,
@@ -354,17 +354,17 @@ pub struct Client {
 }
 
 impl Client {
-    pub async fn send(&mut self, line: &str) {
+    pub(crate) async fn send(&mut self, line: &str) {
         let write = self.write.as_mut().unwrap();
         write.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
     /// Sends a call; `params` are spelled by the caller.
-    pub async fn call(&mut self, id: &str, params: &str) {
+    pub(crate) async fn call(&mut self, id: &str, params: &str) {
         self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#)).await;
     }
 
-    pub async fn greet(&mut self, capabilities: Value) -> Value {
+    pub(crate) async fn greet(&mut self, capabilities: Value) -> Value {
         let params = json!({
             "protocolVersion": "2025-06-18", "capabilities": capabilities,
             "clientInfo": { "name": "test", "version": "1" },
@@ -377,12 +377,12 @@ impl Client {
     }
 
     /// Reads the next line that nobody waited for yet; `None` at the end.
-    pub async fn line(&mut self) -> Option<String> {
+    pub(crate) async fn line(&mut self) -> Option<String> {
         tokio::time::timeout(PATIENCE, self.lines.next_line()).await.expect("the gateway says nothing").unwrap()
     }
 
     /// Returns the first message that fits, kept ones first, and keeps the others.
-    pub async fn find(&mut self, fits: impl Fn(&Value) -> bool) -> String {
+    pub(crate) async fn find(&mut self, fits: impl Fn(&Value) -> bool) -> String {
         let fits = |line: &String| fits(&serde_json::from_str(line).unwrap());
         if let Some(at) = self.kept.iter().position(fits) {
             return self.kept.remove(at);
@@ -397,43 +397,43 @@ impl Client {
     }
 
     /// Returns the text of the answer to a request.
-    pub async fn answer_text(&mut self, id: Value) -> String {
+    pub(crate) async fn answer_text(&mut self, id: Value) -> String {
         self.find(|message| message.get("method").is_none() && message["id"] == id).await
     }
 
-    pub async fn answer(&mut self, id: Value) -> Value {
+    pub(crate) async fn answer(&mut self, id: Value) -> Value {
         serde_json::from_str(&self.answer_text(id).await).unwrap()
     }
 
     /// Returns the next notification or request of the gateway with this method.
-    pub async fn told(&mut self, method: &str) -> Value {
+    pub(crate) async fn told(&mut self, method: &str) -> Value {
         serde_json::from_str(&self.find(|message| message["method"] == method).await).unwrap()
     }
 
     /// Asks something and waits for the answer, so that everything sent before has been read.
-    pub async fn ping(&mut self) {
+    pub(crate) async fn ping(&mut self) {
         self.send(r#"{"jsonrpc":"2.0","id":"ping","method":"ping"}"#).await;
         assert_eq!(self.answer(json!("ping")).await["result"], json!({}));
     }
 
-    pub async fn list(&mut self) -> Value {
+    pub(crate) async fn list(&mut self) -> Value {
         self.send(r#"{"jsonrpc":"2.0","id":"list","method":"tools/list"}"#).await;
         self.answer(json!("list")).await["result"].take()
     }
 
     /// Messages that were kept or still come with this method, once the gateway has answered a ping.
-    pub async fn count_told(&mut self, method: &str) -> usize {
+    pub(crate) async fn count_told(&mut self, method: &str) -> usize {
         self.ping().await;
         self.kept.iter().filter(|line| serde_json::from_str::<Value>(line).unwrap()["method"] == method).count()
     }
 
     /// Ends the input.
-    pub fn hang_up(&mut self) {
+    pub(crate) fn hang_up(&mut self) {
         self.write = None;
     }
 
     /// Waits until serving has ended, and returns what was still written.
-    pub async fn ended(mut self) -> (Result<Ended, ServeError>, Vec<String>) {
+    pub(crate) async fn ended(mut self) -> (Result<Ended, ServeError>, Vec<String>) {
         let mut rest = std::mem::take(&mut self.kept);
         while let Some(line) = self.line().await {
             rest.push(line);

@@ -1,6 +1,7 @@
 //! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
-pub mod gate;
+pub(crate) mod gate;
+pub(crate) mod policy;
 
 use std::path::PathBuf;
 use std::process::Command;

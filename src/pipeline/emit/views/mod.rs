@@ -2,4 +2,5 @@
 //!
 //! A view never changes the answer: all views render from the same one.
 
+pub mod model;
 pub mod truncate;
