@@ -37,7 +37,13 @@ impl<I: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Door<I> {
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
             // Nothing is lost when this is dropped here: once open, it is the transport's own cancel-safe read.
-            let message = self.lines.receive().await?;
+            let Some(message) = self.lines.receive().await else {
+                if !self.open {
+                    // Without a handshake rmcp drops the transport unclosed, and with it what is still to be written.
+                    let _ = self.lines.close().await;
+                }
+                return None;
+            };
             if self.open {
                 return Some(message);
             }

@@ -41,6 +41,8 @@ pub(super) fn cursor(params: Option<&str>) -> Result<Option<String>, BadCursor> 
         cursor: Option<String>,
     }
     let Some(params) = params else { return Ok(None) };
+    // Serde would take an array for a struct, too.
+    let params = if params.starts_with('{') { params } else { "" };
     serde_json::from_str::<Params>(params).map(|params| params.cursor).map_err(|_| BadCursor::Shape)
 }
 
@@ -119,7 +121,7 @@ mod tests {
             assert_eq!(cursor(Some(none)), Ok(None));
         }
         assert_eq!(cursor(Some(r#"{"cursor":"1.2"}"#)), Ok(Some("1.2".to_owned())));
-        for bad in [r#"{"cursor":7}"#, r#""text""#, "7"] {
+        for bad in [r#"{"cursor":7}"#, r#""text""#, "[]", "7"] {
             assert_eq!(cursor(Some(bad)), Err(BadCursor::Shape), "{bad} was taken");
         }
     }

@@ -370,6 +370,32 @@ async fn a_client_that_leaves_before_the_handshake_ends_serving() {
 }
 
 #[tokio::test]
+async fn a_refused_handshake_is_answered_even_if_the_input_ends_right_after_it() {
+    let bench = Bench::new(&[]);
+    let mut client = bench.client(ServeOptions::default());
+    client.send(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#).await;
+    client.hang_up();
+    let (ended, rest) = client.ended().await;
+    assert!(matches!(ended, Ok(Ended::Client(_))), "{ended:?}");
+    let [line] = &rest[..] else { panic!("{rest:?}") };
+    assert_eq!(serde_json::from_str::<Value>(line).unwrap()["error"]["code"], -32602);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_cannot_keep_serving_alive() {
+    let bench = Bench::new(&["echo"]);
+    let mut client = ready(&bench).await;
+    let large = "x".repeat(3 * 1024 * 1024);
+    for id in 1..4 {
+        client.call(&id.to_string(), &format!(r#"{{"name":"fake__echo","arguments":{{"a":"{large}"}}}}"#)).await;
+    }
+    bench.script.called().await;
+    client.hang_up();
+    assert!(matches!(client.ended_unread().await, Ok(Ended::Client(_))));
+    assert_eq!(bench.items.started(), bench.items.completed().len());
+}
+
+#[tokio::test]
 async fn log_messages_of_upstreams_pass_at_or_above_the_level_that_was_set() {
     let bench = Bench::new(&["echo"]);
     let mut client = ready(&bench).await;

@@ -441,4 +441,9 @@ impl Client {
         let ended = tokio::time::timeout(PATIENCE, self.served).await.expect("serving does not end").unwrap();
         (ended, rest)
     }
+
+    /// Waits until serving has ended, without reading anything.
+    pub(crate) async fn ended_unread(self) -> Result<Ended, ServeError> {
+        tokio::time::timeout(PATIENCE, self.served).await.expect("serving does not end").unwrap()
+    }
 }
