@@ -1,5 +1,6 @@
 //! The one integration binary: a file is a promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(unreachable_pub, reason = "nothing of a test binary is reachable")]
 
 mod support;
 
@@ -8,6 +9,7 @@ mod baseline;
 mod cli;
 mod client_wire;
 mod clients;
+mod compile_fail;
 mod config;
 mod isolation;
 mod layers;
