@@ -117,14 +117,14 @@ impl ServerHandler for Gate {
 
     async fn list_tools(
         &self,
-        request: Option<PaginatedRequestParams>,
+        _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let incoming = incoming(&context)?;
+        let invalid = |bad: list::BadCursor| ErrorData::invalid_params(bad.to_string(), None);
+        let cursor = list::cursor(incoming.params()).map_err(invalid)?;
         let snapshot = self.session.list().await;
-        let cursor = request.as_ref().and_then(|request| request.cursor.as_deref());
-        let page =
-            list::page(&snapshot, cursor, self.page).map_err(|bad| ErrorData::invalid_params(bad.to_string(), None))?;
+        let page = list::page(&snapshot, cursor.as_deref(), self.page).map_err(invalid)?;
         self.shown.set(&snapshot);
         incoming.respond(&page).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         Ok(ListToolsResult::default())

@@ -4,6 +4,7 @@
 //! the catalog: by raw identity. A cursor holds for the revision that it was made in; after a change the client has to
 //! begin again, or it would miss tools.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::model::digest::Digest;
@@ -21,12 +22,26 @@ const MAX_CURSOR: usize = 64;
 /// A cursor that leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadCursor {
+    /// The parameters are no object, or the cursor is no text.
+    #[error("invalid params: `params` must be an object whose `cursor` is a string")]
+    Shape,
     /// Not one of ours.
     #[error("invalid params: the `cursor` is not one that this server gave")]
     Foreign,
     /// The list changed since.
     #[error("invalid params: the `cursor` is for a list that has changed since; list the tools from the beginning")]
     Outdated,
+}
+
+/// Returns the cursor of a `tools/list` request. Read from the text: rmcp takes parameters of the wrong shape for none.
+pub(super) fn cursor(params: Option<&str>) -> Result<Option<String>, BadCursor> {
+    #[derive(Deserialize)]
+    struct Params {
+        #[serde(default)]
+        cursor: Option<String>,
+    }
+    let Some(params) = params else { return Ok(None) };
+    serde_json::from_str::<Params>(params).map(|params| params.cursor).map_err(|_| BadCursor::Shape)
 }
 
 /// Returns the text of the `tools/list` result from `cursor` on.
@@ -95,6 +110,18 @@ mod tests {
         let cursor = cursor_at(revision, 500);
         assert_eq!(parse(&cursor, revision, 501), Ok(500));
         assert_eq!(parse(&cursor, revision.next(), 501), Err(BadCursor::Outdated));
+    }
+
+    #[test]
+    fn a_cursor_that_is_no_text_is_refused_and_none_is_none() {
+        assert_eq!(cursor(None), Ok(None));
+        for none in ["{}", r#"{"cursor":null,"_meta":{}}"#] {
+            assert_eq!(cursor(Some(none)), Ok(None));
+        }
+        assert_eq!(cursor(Some(r#"{"cursor":"1.2"}"#)), Ok(Some("1.2".to_owned())));
+        for bad in [r#"{"cursor":7}"#, r#""text""#, "7"] {
+            assert_eq!(cursor(Some(bad)), Err(BadCursor::Shape), "{bad} was taken");
+        }
     }
 
     #[test]

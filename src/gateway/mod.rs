@@ -46,6 +46,9 @@ pub use list::PAGE;
 /// How long calls may still run when the client has ended its input. Less than the five seconds for which rmcp waits.
 pub const GRACE: Duration = Duration::from_secs(2);
 
+/// How long cancelled calls are waited for at the end; each ends as soon as it sees that it is cancelled.
+const CLEAN_UP: Duration = Duration::from_secs(5);
+
 /// How a client is served.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
@@ -116,11 +119,10 @@ where
     hung_up.cancel();
     lookout.abort();
     calls.close();
-    // Each ends as soon as it sees `stop`; the bound is for a defect.
-    if tokio::time::timeout(options.grace, calls.wait()).await.is_err() {
+    if tokio::time::timeout(CLEAN_UP, calls.wait()).await.is_err() {
         tracing::error!(open = calls.len(), "calls did not end when they were cancelled");
     }
-    host.shutdown(options.grace).await;
+    host.shutdown(CLEAN_UP).await;
     match served? {
         QuitReason::JoinError(defect) => Err(ServeError::Defect(defect.to_string())),
         _ if options.shutdown.is_cancelled() => Ok(Ended::Shutdown),

@@ -11,6 +11,8 @@ mod client_wire;
 mod clients;
 mod compile_fail;
 mod config;
+mod gateway;
+mod gateway_asks;
 mod isolation;
 mod layers;
 mod upstream;
