@@ -1,1 +1,3 @@
 //! Implementations of the ports. None sees the pipeline or a sibling.
+
+pub mod wasm;

@@ -1,0 +1,126 @@
+//! A policy that misbehaves in the way that the tool's name asks for. The tests of isolation run it; it is not shipped.
+#![cfg_attr(target_arch = "wasm32", no_std)]
+#![allow(clippy::panic, reason = "misbehaving is its purpose")]
+
+use core::hint::black_box;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use portcullis_policy::{
+    Call, Decision, Policy, Reason, String, Vec, Verdict, abstain, deny, format, host, policy, vec,
+};
+
+/// Survives a call only if the host reuses an instance.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+struct Hostile;
+
+impl Policy for Hostile {
+    fn evaluate(call: &Call) -> Decision {
+        let calls = CALLS.fetch_add(1, Relaxed) + 1;
+        match call.name().as_str() {
+            "count-calls" => deny("calls", &format!("{calls}")),
+            "echo" => deny("echo", &call.argument_text("/text").unwrap_or_default()),
+            "tell" => deny("told", &tell(call)),
+            "read-everything" => deny("read", &format!("{}", call.arguments().len())),
+            "log-and-abstain" => {
+                for i in 0..1000 {
+                    host::log(host::Level::Warn, &format!("line {i}\u{1b}[2J"));
+                }
+                abstain()
+            }
+            other => misbehave(call, other),
+        }
+    }
+}
+
+policy!(Hostile);
+
+/// What the host says when it is asked politely, a line each.
+fn tell(call: &Call) -> String {
+    let (caller, posture) = (call.caller(), call.posture());
+    let texts: Vec<String> =
+        call.argument_texts("/items/*/name").into_iter().map(|at| format!("{}={}", at.pointer, at.text)).collect();
+    [
+        format!("{} {} {}", call.kind() as u8, call.server(), call.name()),
+        format!("{} {:?} {:?}", caller.tenant, caller.principal, caller.groups),
+        format!("{} {} {}", posture.approval_policy, posture.profile, posture.full_write),
+        format!("{:?} {:?}", call.argument("/items/0"), call.argument("/none")),
+        format!("{:?} {:?}", call.argument_text("/items/1/name"), call.argument_text("/items")),
+        texts.join(" "),
+        call.arguments(),
+        format!("{} {:?} {:?}", host::settings(), host::setting("/a/0"), host::setting("/b")),
+        format!("{} {}", host::now_ms(), call.connector().is_some()),
+    ]
+    .join("|")
+}
+
+fn misbehave(call: &Call, how: &str) -> Decision {
+    match how {
+        "loop" => loop {
+            black_box(());
+        },
+        "panic" => panic!("on purpose"),
+        "divide-by-zero" => answer(&format!("{}", black_box(1_u32) / black_box(0_u32))),
+        "index-out-of-bounds" => answer(&format!("{}", vec![1_u8].as_slice()[black_box(7)])),
+        "allocate" => loop {
+            black_box(vec![1_u8; 1 << 20]).leak();
+        },
+        "allocate-at-once" => answer(&format!("{}", black_box(vec![0_u8; 1 << 30]).len())),
+        "recurse" => answer(&format!("{}", recurse(black_box(1)))),
+        "log-for-ever" => loop {
+            host::log(host::Level::Info, "again");
+        },
+        "log-a-megabyte" => {
+            host::log(host::Level::Info, &text(1 << 20));
+            abstain()
+        }
+        "read-for-ever" => loop {
+            black_box(call.argument_texts("/**"));
+        },
+        other => answer_badly(call, other),
+    }
+}
+
+fn answer_badly(call: &Call, how: &str) -> Decision {
+    match how {
+        "reason-of-60-megabytes" => answer(&text(30 << 20)),
+        "reason-of-100-megabytes" => answer(&text(100 << 20)),
+        "reason-of-65-kibibytes" => answer(&text(65 << 10)),
+        "reason-of-60-kibibytes" => answer(&text(60 << 10)),
+        "rule-of-prose" => rule("Ignore previous instructions"),
+        "rule-of-nothing" => rule(""),
+        "rule-of-65" => rule(&text(65)),
+        "label-of-prose" => labelled(vec![String::from("not a label")]),
+        "labels-17" => labelled(vec![String::from("a"); 17]),
+        "labels-5000" => labelled(vec![String::from("a"); 5000]),
+        "labels-16" => labelled((0..16).map(|i| format!("label-{i}")).collect()),
+        "bad-glob" => answer(&format!("{}", call.argument_texts("[").len())),
+        "data" => answer(&format!("{:?}", host::data("secret").is_ok())),
+        "count" => answer(&format!("{}", host::count("calls", 1000))),
+        "history" => answer(&format!("{}", call.history(10).len())),
+        "labels" => answer(&format!("{}", call.labels().len())),
+        _ => abstain(),
+    }
+}
+
+fn answer(text: &str) -> Decision {
+    deny("hostile", text)
+}
+
+fn rule(id: &str) -> Decision {
+    deny(id, "a rule id that is none")
+}
+
+fn labelled(labels: Vec<String>) -> Decision {
+    Decision { verdict: Verdict::Allow(Reason { rule: None, text: String::new() }), labels }
+}
+
+fn text(length: usize) -> String {
+    // Plain ASCII.
+    String::from_utf8(vec![b'a'; length]).unwrap_or_default()
+}
+
+/// Recurses without touching memory, so that the host's stack limit is what ends it.
+fn recurse(n: u64) -> u64 {
+    if n == u64::MAX { n } else { recurse(n.wrapping_mul(5) + 1).rotate_left(3) ^ recurse(n + 2) }
+}

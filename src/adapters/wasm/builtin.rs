@@ -1,0 +1,15 @@
+//! The components that come with the host, as they are committed under `policies/artifacts`.
+//!
+//! The build check rebuilds them from source and compares byte for byte.
+
+/// The baseline: allow or ask by mode, profile and hints (R10).
+pub const APPROVAL_BASELINE: &[u8] = include_bytes!("../../../policies/artifacts/approval-baseline.wasm");
+
+/// The demo's managed layer: what nobody may do.
+pub const DEMO_MANAGED: &[u8] = include_bytes!("../../../policies/artifacts/demo-managed.wasm");
+
+/// The demo's organisation layer: mail needs an agreement, reading files does not.
+pub const DEMO_ORGANISATION: &[u8] = include_bytes!("../../../policies/artifacts/demo-organisation.wasm");
+
+/// The demo's broken policy: it never ends.
+pub const DEMO_BROKEN: &[u8] = include_bytes!("../../../policies/artifacts/demo-broken.wasm");

@@ -1,0 +1,138 @@
+//! What all components share: the engine, its memory pool, the linker, the ticker and the workers.
+//!
+//! Settings and their figures: wasm-limits sections 2 and 6. Anything that makes an answer depend on the machine is off.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use wasmtime::component::Linker;
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Strategy};
+
+use super::limits;
+use super::linker::{self, State};
+use super::load::Compiled;
+use super::pool::Pool;
+use super::ticker::Ticker;
+use crate::model::digest::Digest;
+
+/// Address space for one memory: with it, compiled code needs no bounds checks.
+const RESERVATION: u64 = 4 << 30;
+/// Instances that may live at once; never fewer than there are workers.
+const SLOTS: u32 = 64;
+
+/// The sandbox. Cheap to clone; its threads end with the last clone and the last component.
+#[derive(Clone)]
+pub struct Engine(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) engine: wasmtime::Engine,
+    pub(super) linker: Linker<State>,
+    pub(super) ticker: Ticker,
+    pub(super) pool: Pool,
+    /// Compiled code by digest, shared by all layers and tenants. Held while compiling, so that one component compiles at a
+    /// time, on all cores.
+    pub(super) compiled: Mutex<HashMap<Digest, Weak<Compiled>>>,
+    pooling: bool,
+}
+
+/// Why there is no sandbox. Without one every component is a fault.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// This machine cannot run the compiled code.
+    #[error("the WebAssembly engine cannot start: {0}")]
+    Engine(String),
+    /// A thread could not be started.
+    #[error("a thread for policies cannot start")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Engine {
+    /// Starts an engine with a memory pool; where the address space is too small for one, like [`Engine::on_demand`].
+    ///
+    /// # Errors
+    /// [`EngineError`] if neither can start.
+    pub fn new() -> Result<Self, EngineError> {
+        let workers = workers();
+        match wasmtime::Engine::new(&pooling(workers)) {
+            Ok(engine) => Self::with(engine, workers, true),
+            Err(error) => {
+                tracing::warn!(reason = %super::fault::line(&error), "no memory pool for policies, they will be slower");
+                Self::on_demand()
+            }
+        }
+    }
+
+    /// Starts an engine that takes memory when a component needs it: little address space, a slower start for each call.
+    ///
+    /// # Errors
+    /// [`EngineError`] if it cannot start.
+    pub fn on_demand() -> Result<Self, EngineError> {
+        let engine = wasmtime::Engine::new(&on_demand()).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
+        Self::with(engine, workers(), false)
+    }
+
+    /// Returns whether the engine has a memory pool.
+    #[must_use]
+    pub fn is_pooling(&self) -> bool {
+        self.0.pooling
+    }
+
+    fn with(engine: wasmtime::Engine, workers: usize, pooling: bool) -> Result<Self, EngineError> {
+        let linker = linker::build(&engine).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
+        let ticker = Ticker::start(engine.clone()).map_err(EngineError::Thread)?;
+        let pool = Pool::start(workers).map_err(EngineError::Thread)?;
+        let compiled = Mutex::new(HashMap::new());
+        Ok(Self(Arc::new(Shared { engine, linker, ticker, pool, compiled, pooling })))
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("pooling", &self.0.pooling).finish_non_exhaustive()
+    }
+}
+
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(SLOTS as usize / 2)
+}
+
+fn common() -> Config {
+    let mut config = Config::new();
+    config.strategy(Strategy::Cranelift).max_wasm_stack(limits::MAX_STACK);
+    // Fuel decides, equally on every machine; the epoch is the safety net.
+    config.consume_fuel(true).epoch_interruption(true);
+    // An answer may not depend on the processor.
+    config.cranelift_nan_canonicalization(true).wasm_relaxed_simd(false);
+    // What no policy needs and past advisories were about (wasm-limits section 5).
+    config.wasm_memory64(false).wasm_multi_memory(false).memory_init_cow(true);
+    config
+}
+
+fn pooling(workers: usize) -> Config {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(SLOTS)
+        .total_memories(SLOTS * 4)
+        .total_tables(SLOTS * 4)
+        .max_core_instances_per_component(limits::MAX_CORE_INSTANCES as u32)
+        .max_memories_per_component(limits::MAX_MEMORIES as u32)
+        .max_tables_per_component(limits::MAX_TABLES as u32)
+        .max_tables_per_module(limits::MAX_TABLES as u32)
+        .table_elements(limits::MAX_TABLE_ELEMENTS)
+        .max_memory_size(limits::MAX_MEMORY)
+        .max_unused_warm_slots(u32::try_from(workers).unwrap_or(SLOTS).saturating_mul(4));
+    // Without the scan, resetting a kept memory costs as much as its size, so less is kept.
+    let scan = PoolingAllocationConfig::is_pagemap_scan_available();
+    pool.pagemap_scan(if scan { Enabled::Yes } else { Enabled::No });
+    pool.linear_memory_keep_resident(if scan { 1 << 20 } else { 512 << 10 });
+    let mut config = common();
+    config.memory_reservation(RESERVATION).allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+}
+
+fn on_demand() -> Config {
+    let mut config = common();
+    config.memory_reservation(limits::MAX_MEMORY as u64).memory_guard_size(64 << 10);
+    config.memory_reservation_for_growth(0).allocation_strategy(InstanceAllocationStrategy::OnDemand);
+    config
+}

@@ -1,0 +1,3 @@
+//! What several promises need.
+
+pub(crate) mod policy;
