@@ -1,7 +1,9 @@
 //! The one integration binary: a file is a promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod fakes;
 mod support;
 
 mod baseline;
 mod isolation;
+mod lifecycle;
