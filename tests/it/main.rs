@@ -4,6 +4,7 @@
 mod fakes;
 mod support;
 
+mod barrier;
 mod baseline;
 mod isolation;
 mod lifecycle;
