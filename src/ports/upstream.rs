@@ -109,7 +109,8 @@ pub trait Connection: Send + Sync {
     /// A [`ListFailure`].
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure>;
 
-    /// Hands a request to the transport; returns as soon as it is queued there, not when it is answered.
+    /// Hands a request to the transport; returns as soon as it is queued there, not when it is answered. Dropping the future
+    /// before it returns hands nothing over.
     ///
     /// # Errors
     /// [`NotSent`] when nothing was handed over.

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, reason = "nothing of a test binary is reachable")]
 
+mod fakes;
 mod support;
 
 mod architecture;
+mod barrier;
 mod baseline;
 mod cli;
 mod client_wire;
@@ -15,5 +17,6 @@ mod gateway;
 mod gateway_asks;
 mod isolation;
 mod layers;
+mod lifecycle;
 mod upstream;
 mod upstream_process;
