@@ -66,7 +66,11 @@ fn the_proof_chain_cannot_be_forged() {
                 BTreeSet::new()
             }
         };
-        if wanted.is_empty() { control += 1 } else { forgeries += 1 }
+        if wanted.is_empty() {
+            control += 1
+        } else {
+            forgeries += 1
+        }
         assert_eq!(compile(&program), wanted, "{}", program.display());
     }
     assert!(control >= 1 && forgeries >= 10, "{control} controls and {forgeries} forgeries");
