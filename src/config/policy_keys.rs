@@ -99,7 +99,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyLimitsTable {
-    /// Time for one evaluation, in milliseconds, 1 to 10,000.
+    /// Time for one evaluation, in milliseconds, 1 to 1,000.
     pub time_ms: Option<u32>,
     /// Memory, in MiB, 1 to 64.
     pub memory_mib: Option<u32>,
@@ -143,8 +143,8 @@ impl PolicyTable {
             }
         }
         let limits = self.limits.unwrap_or_default();
-        if limits.time_ms.is_some_and(|n| !(1..=10_000).contains(&n)) {
-            fault("limits.time_ms", "must lie between 1 and 10000".to_owned());
+        if limits.time_ms.is_some_and(|n| !(1..=1_000).contains(&n)) {
+            fault("limits.time_ms", "must lie between 1 and 1000".to_owned());
         }
         if limits.memory_mib.is_some_and(|n| !(1..=64).contains(&n)) {
             fault("limits.memory_mib", "must lie between 1 and 64".to_owned());

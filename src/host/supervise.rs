@@ -164,10 +164,10 @@ impl Supervised {
             }
             let dirty = self.dirty.lock().take() == Some(connection.id());
             if let Some(why) = signals.closed() {
-                return Ended::Closed(StartFailure::Exited(why));
+                return Ended::Closed(StartFailure::Ended(why));
             }
             if dirty || !connection.is_open() {
-                return Ended::Closed(StartFailure::Exited("the connection is closed".to_owned()));
+                return Ended::Closed(StartFailure::Ended("the connection is closed".to_owned()));
             }
             // Somebody thought that an older connection was this one.
             self.state.send_if_modified(|state| replace(state, &ServerState::Starting, ServerState::Ready));

@@ -29,7 +29,7 @@ use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
 use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
-use crate::config::server_keys::{Lifecycle, RestartWhen};
+use crate::config::server_keys::{Exposure, Lifecycle, RestartWhen};
 use crate::config::stack::LayerState;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
@@ -213,6 +213,8 @@ fn spec(server: &ResolvedServer) -> ServerSpec {
         (Transport::Unreadable, _) => Arc::new(Unsupported("its table cannot be read")),
     };
     let filter = server.filter.clone();
+    // Without search and scripts a tool is shown directly or not at all.
+    let shown = !server.omit_tools_from.contains(&Exposure::Direct);
     ServerSpec {
         upstream,
         identity: server.identity,
@@ -223,7 +225,7 @@ fn spec(server: &ResolvedServer) -> ServerSpec {
             parallel: server.parallel,
             plugin: server.plugin.clone(),
         },
-        filter: Arc::new(move |tool: &RawToolName| filter.allows(tool)),
+        filter: Arc::new(move |tool: &RawToolName| shown && filter.allows(tool)),
         required: server.required,
         startup_timeout: server.startup_timeout,
         back_off: BackOff {

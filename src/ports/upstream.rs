@@ -41,6 +41,9 @@ pub enum StartFailure {
     /// The program ended during the handshake; the text ends with what it wrote to stderr.
     #[error("ended during start-up: {0}")]
     Exited(String),
+    /// The connection ended after it had been ready.
+    #[error("the connection ended: {0}")]
+    Ended(String),
     /// The handshake failed.
     #[error("handshake failed: {0}")]
     Handshake(String),
@@ -106,7 +109,8 @@ pub trait Connection: Send + Sync {
     /// A [`ListFailure`].
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure>;
 
-    /// Hands a request to the transport; returns as soon as it is queued there, not when it is answered.
+    /// Hands a request to the transport; returns as soon as it is queued there, not when it is answered. Dropping the future
+    /// before it returns hands nothing over.
     ///
     /// # Errors
     /// [`NotSent`] when nothing was handed over.

@@ -232,6 +232,29 @@ async fn waiting_for_an_answer_may_be_interrupted_and_taken_up_again() {
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_read_fills_no_memory_and_holds_up_no_close() {
+    let (connection, _) = connect_with(&["--deaf"], Limits { waiting: 1 << 20, ..Limits::default() }).await;
+    let arguments = json!({ "filler": "x".repeat(1 << 20) });
+    let mut calls = Vec::new();
+    let refused = eventually("the queue is full", || {
+        let call = outgoing("echo", arguments.clone(), None);
+        match futures::executor::block_on(connection.hand_over(call)) {
+            Ok(call) => calls.push(call),
+            Err(refused) => return Some(refused),
+        }
+        None
+    })
+    .await;
+    assert!(refused.0.contains("does not read"), "{refused}");
+    assert!(calls.len() < 64, "{} megabytes were taken", calls.len());
+    calls.pop().unwrap().cancel("no use").await;
+    tokio::time::timeout(PATIENCE, connection.close()).await.unwrap();
+    for mut call in calls {
+        assert!(call.answer().await.is_err());
+    }
+}
+
+#[tokio::test]
 async fn what_a_server_asks_of_us_is_refused() {
     let (connection, _) = connect(&[]).await;
     for method in ["sampling/createMessage", "elicitation/create", "roots/list", "made/up"] {

@@ -186,3 +186,29 @@ async fn a_runtime_that_ends_takes_its_servers_along() {
     });
     gone(&receiver.await.unwrap()).await;
 }
+
+/// Runs itself as another process, which starts a server that never ends by itself and is then killed.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_server_dies_with_us_however_we_end() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    const INNER: &str = "PORTCULLIS_TEST_PARENT";
+    if std::env::var_os(INNER).is_some() {
+        let (connection, _) = connect(scripted(&["--stubborn"])).await;
+        let pid = pid(&connection, "pid").await;
+        writeln!(std::io::stderr(), "\nSERVER {pid}").unwrap();
+        std::future::pending::<()>().await;
+    }
+    let mut us = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "upstream_process::a_server_dies_with_us_however_we_end"])
+        .env(INNER, "1")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(us.stderr.take().unwrap()).lines();
+    let server = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("SERVER ")?.parse().ok());
+    us.kill().unwrap();
+    us.wait().unwrap();
+    gone(&[server.unwrap()]).await;
+}

@@ -3,7 +3,7 @@
 //! A child gets a process group of its own, the environment of its [`Launch`] and nothing else, and pipes for its three
 //! streams. It ends with its connection: input closed, a second of grace, `SIGTERM` to the group, two more seconds,
 //! `SIGKILL` to the group; what remains of the group when its leader has ended goes the same way. Whoever drops a
-//! [`Process`] kills the group at once. On Linux the leader also dies with us, however we end: the parent-death signal
+//! `Process` kills the group at once. On Linux the leader also dies with us, however we end: the parent-death signal
 //! belongs to the *thread* that forked, so all forks happen on one thread that lives as long as the process.
 //!
 //! A process that leaves its group (`setsid`) is beyond this; so are grandchildren when we are killed with `SIGKILL`,

@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::envelope::{Envelope, Id, Salvage};
 use super::transport::{
-    Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, envelope, error_line, parse_message,
+    Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, error_line, parse_message,
 };
 
 /// How many requests of one client may be in flight.
@@ -222,7 +222,7 @@ impl LineRole for RoleServer {
     }
 
     fn incoming(side: &ClientSide, line: &str, reply: &dyn Fn(String)) -> Inbound<Self> {
-        let envelope = match envelope(line) {
+        let envelope = match Envelope::parse(line) {
             Ok(envelope) => envelope,
             Err(what) => {
                 // A text that can at least be attributed gets an answer; others would only feed an echo.

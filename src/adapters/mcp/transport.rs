@@ -21,7 +21,7 @@ use rmcp::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::envelope::{Envelope, Salvage};
+use super::envelope::Salvage;
 use super::line::{LineReader, Read};
 use super::outbox::{Outbox, Writing};
 
@@ -211,8 +211,8 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
         }
     }
 
-    /// Deals with what the reader told. `true`: the connection is over.
-    fn take(&mut self, read: &Read) -> bool {
+    /// Deals with what the reader told.
+    fn take(&mut self, read: &Read) {
         match read {
             Read::Line => self.take_line(),
             Read::Oversized => {
@@ -221,7 +221,7 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
                 self.settle(salvage, false)
             }
             Read::OversizedEnd => match std::mem::replace(&mut self.oversized, Oversized::None) {
-                Oversized::Settled => false,
+                Oversized::Settled => {}
                 Oversized::Open(mut salvage) => {
                     salvage.id = salvage.id.or_else(|| Salvage::tail(self.reader.line()));
                     self.settle(salvage, true)
@@ -236,33 +236,25 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
             },
             Read::Endless => {
                 self.finish(&format!("the other side sent a line without end (limit {} bytes)", self.limits.line));
-                true
             }
-            Read::End => {
-                // A last message without a line feed counts; the next read tells the end once more.
-                if !self.reader.line().is_empty() {
-                    return self.take_line();
-                }
-                self.finish("the other side closed its output");
-                true
-            }
-            Read::Failed(error) => {
-                self.finish(&format!("reading failed: {error}"));
-                true
-            }
+            // A last message without a line feed counts; the next read tells the end once more.
+            Read::End if !self.reader.line().is_empty() => self.take_line(),
+            Read::End => self.finish("the other side closed its output"),
+            Read::Failed(error) => self.finish(&format!("reading failed: {error}")),
         }
     }
 
-    fn take_line(&mut self) -> bool {
+    fn take_line(&mut self) {
         let inbound = match std::str::from_utf8(self.reader.line()) {
             Ok(text) if text.trim().is_empty() => Inbound::Consumed,
             Ok(text) => R::incoming(&self.side, text.trim(), &reply(self.outbox.as_ref(), &self.end)),
             Err(_) => Inbound::Rubbish("not UTF-8"),
         };
-        self.accept(inbound)
+        self.accept(inbound);
     }
 
-    fn settle(&mut self, salvage: Salvage, ended: bool) -> bool {
+    /// Deals with an oversized line; `ended`: all that will ever be known of it is known.
+    fn settle(&mut self, salvage: Salvage, ended: bool) {
         let inbound = match (salvage.id.clone(), salvage.answers) {
             (Some(id), Some(answers)) => {
                 let reply = reply(self.outbox.as_ref(), &self.end);
@@ -270,7 +262,7 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
             }
             _ if !ended => {
                 self.oversized = Oversized::Open(salvage);
-                return false;
+                return;
             }
             (None, Some(false)) => Inbound::Rubbish("an oversized notification"),
             _ => Inbound::Fatal(format!(
@@ -281,20 +273,16 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
         if !ended {
             self.oversized = Oversized::Settled;
         }
-        self.accept(inbound)
+        self.accept(inbound);
     }
 
-    fn accept(&mut self, inbound: Inbound<R>) -> bool {
+    fn accept(&mut self, inbound: Inbound<R>) {
         match inbound {
             Inbound::Messages(messages) => self.ready.extend(messages),
             Inbound::Consumed => {}
             Inbound::Rubbish(what) => self.rubbish(what),
-            Inbound::Fatal(why) => {
-                self.finish(&why);
-                return true;
-            }
+            Inbound::Fatal(why) => self.finish(&why),
         }
-        false
     }
 }
 
@@ -349,9 +337,7 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> Transport<R> for LineTransport<R,
             match read {
                 // Whoever ended it has said why.
                 None => self.finish("the connection ended"),
-                Some(read) => {
-                    self.take(&read);
-                }
+                Some(read) => self.take(&read),
             }
         }
     }
@@ -374,7 +360,7 @@ impl<R: LineRole, I> Drop for LineTransport<R, I> {
     }
 }
 
-/// Parses a whole message for rmcp, with `envelope` known. Everything that is not taken out of the stream goes here.
+/// Parses a whole message for rmcp: everything that is not taken out of the stream goes here.
 pub(super) fn parse_message<R: ServiceRole>(line: &str) -> Result<RxJsonRpcMessage<R>, String> {
     serde_json::from_str(line).map_err(|error| error.to_string())
 }
@@ -390,9 +376,4 @@ pub(super) fn error_line(id: Option<&RequestId>, code: i64, message: &str) -> St
 pub(super) fn answer_line(id: &RequestId, member: &str, body: &str) -> String {
     let id = id.clone().into_json_value();
     format!(r#"{{"jsonrpc":"2.0","id":{id},"{member}":{body}}}"#)
-}
-
-/// Reads the outermost level of a line.
-pub(super) fn envelope(line: &str) -> Result<Envelope<'_>, &'static str> {
-    Envelope::parse(line)
 }

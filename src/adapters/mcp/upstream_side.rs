@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::envelope::{Envelope, Id, our_number};
-use super::transport::{Inbound, Limits, LineRole, LineTransport, TransportFault, envelope, error_line, parse_message};
+use super::transport::{Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
 use crate::model::revision::ConnectionId;
 use crate::model::text;
 use crate::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog};
@@ -181,7 +181,7 @@ impl LineRole for RoleClient {
     }
 
     fn incoming(side: &UpstreamSide, line: &str, reply: &dyn Fn(String)) -> Inbound<Self> {
-        let envelope = match envelope(line) {
+        let envelope = match Envelope::parse(line) {
             Ok(envelope) => envelope,
             Err(what) => return Inbound::Rubbish(what),
         };

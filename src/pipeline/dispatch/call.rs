@@ -11,7 +11,7 @@ use crate::model::answer::Answer;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::text;
-use crate::ports::grants::Grants;
+use crate::ports::grants::{Grant, Grants, NotRemembered};
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
 use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink};
 
@@ -55,35 +55,60 @@ pub async fn hand_over(
         meta: request_meta(call, prepared, turn),
         progress,
     };
-    let kept = approved.grant().map(|grant| (grant.id.clone(), grants.store(grant.clone())));
-    if let (Some((_, Err(error))), Consent::Agreed { not_remembered, .. }) = (&kept, &mut record.consent) {
+    let (kept, not_kept) = Kept::keep(grants, approved.grant());
+    if let (Some(error), Consent::Agreed { not_remembered, .. }) = (not_kept, &mut record.consent) {
         tracing::warn!(%error, "approval not remembered");
         *not_remembered = true;
     }
-    let forget = || {
-        if let Some((id, Ok(()))) = &kept {
-            grants.forget(id);
-        }
-    };
     if let Err(error) = recorder.decision(&record) {
-        forget();
         let message = "the decision could not be recorded, so the call was refused";
         let failure = Failure::new(Stage::Record, Code::RecordFailed, message);
         return Err(Box::new(failure.detail(format!("{error}: {}", error.0))));
     }
     if !lease.begin_hand_over() {
-        forget();
         return Err(Box::new(Failure::stale(&target)));
     }
     let connection = Arc::clone(&prepared.server().connection);
     let timeout = prepared.server().view.tool_timeout;
     let at = Instant::now();
-    match connection.hand_over(outgoing).await {
-        Ok(in_flight) => Ok(Sent { in_flight, target, timeout, at }),
-        Err(not_sent) => {
-            forget();
-            let message = format!("tool call error: tool call failed for `{}`: it was not sent", shown(&target));
-            Err(Box::new(Failure::new(Stage::Call, Code::NotSent, message).detail(not_sent.to_string())))
+    let why = match tokio::time::timeout_at(at + timeout, connection.hand_over(outgoing)).await {
+        Ok(Ok(in_flight)) => {
+            kept.confirm();
+            return Ok(Sent { in_flight, target, timeout, at });
+        }
+        Ok(Err(not_sent)) => not_sent.to_string(),
+        // Dropping a hand-over that is not through hands nothing over.
+        Err(_elapsed) => format!("the transport took nothing within {}", text::seconds(timeout)),
+    };
+    let message = format!("tool call error: tool call failed for `{}`: it was not sent", shown(&target));
+    Err(Box::new(Failure::new(Stage::Call, Code::NotSent, message).detail(why)))
+}
+
+/// A grant that was kept for a call which is not sent yet. Dropped before it is confirmed, it is forgotten again: whatever
+/// ends the hand-over, a cancelled task included, leaves no grant of a call that was not sent.
+struct Kept<'a> {
+    grants: &'a dyn Grants,
+    id: Option<String>,
+}
+
+impl<'a> Kept<'a> {
+    fn keep(grants: &'a dyn Grants, grant: Option<&Grant>) -> (Self, Option<NotRemembered>) {
+        let Some(grant) = grant else { return (Self { grants, id: None }, None) };
+        match grants.store(grant.clone()) {
+            Ok(()) => (Self { grants, id: Some(grant.id.clone()) }, None),
+            Err(error) => (Self { grants, id: None }, Some(error)),
+        }
+    }
+
+    fn confirm(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.grants.forget(id);
         }
     }
 }

@@ -14,16 +14,19 @@ use portcullis::model::revision::ConnectionId;
 use portcullis::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog};
 
 /// The longest that a test waits for anything. Far longer than needed, so that a loaded machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the path of the scripted server, building it if a filtered test run has not.
-pub fn scripted_server() -> PathBuf {
+/// Returns the path of the scripted server, building it if a filtered test run has not or it is
+/// older than its source.
+pub(crate) fn scripted_server() -> PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         // target/PROFILE/deps/it-HASH -> target/PROFILE
         let profile = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf();
         let path = profile.join("examples").join("scripted-server");
-        if !path.exists() {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/scripted_server.rs");
+        let changed = |path: &std::path::Path| path.metadata().and_then(|data| data.modified()).ok();
+        if changed(&path) < changed(source.as_ref()) {
             let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
             let mut build = Command::new(cargo);
             build.args(["build", "--example", "scripted-server"]).current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -39,7 +42,7 @@ pub fn scripted_server() -> PathBuf {
 }
 
 /// Returns how the scripted server is started with these flags.
-pub fn scripted(flags: &[&str]) -> Launch {
+pub(crate) fn scripted(flags: &[&str]) -> Launch {
     Launch {
         program: scripted_server().display().to_string(),
         args: flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -49,7 +52,7 @@ pub fn scripted(flags: &[&str]) -> Launch {
 }
 
 /// Waits until `probe` returns something, and panics with `what` if it never does.
-pub async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let give_up = tokio::time::Instant::now() + PATIENCE;
     loop {
         if let Some(found) = probe() {
@@ -61,7 +64,7 @@ pub async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> 
 }
 
 /// Whether a process runs. A zombie, which only its new parent can reap, does not.
-pub fn runs(pid: u32) -> bool {
+pub(crate) fn runs(pid: u32) -> bool {
     let output = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
     let state = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     !state.is_empty() && !state.starts_with(['Z', 'X'])
@@ -69,26 +72,26 @@ pub fn runs(pid: u32) -> bool {
 
 /// Keeps what a connection tells.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub(crate) struct Heard {
     changes: Mutex<usize>,
     logs: Mutex<Vec<UpstreamLog>>,
     closed: Mutex<Vec<(ConnectionId, String)>>,
 }
 
 impl Heard {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub fn changes(&self) -> usize {
+    pub(crate) fn changes(&self) -> usize {
         *self.changes.lock()
     }
 
-    pub fn logs(&self) -> Vec<UpstreamLog> {
+    pub(crate) fn logs(&self) -> Vec<UpstreamLog> {
         self.logs.lock().clone()
     }
 
-    pub fn closed(&self) -> Vec<(ConnectionId, String)> {
+    pub(crate) fn closed(&self) -> Vec<(ConnectionId, String)> {
         self.closed.lock().clone()
     }
 }
@@ -109,14 +112,14 @@ impl UpstreamEvents for Heard {
 
 /// Keeps progress.
 #[derive(Debug, Default)]
-pub struct Seen(Mutex<Vec<Progress>>);
+pub(crate) struct Seen(Mutex<Vec<Progress>>);
 
 impl Seen {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub fn all(&self) -> Vec<Progress> {
+    pub(crate) fn all(&self) -> Vec<Progress> {
         self.0.lock().clone()
     }
 }

@@ -3,6 +3,7 @@
 //! Standard library and `serde_json` only, so that it shares no mistake with what it tests.
 //!
 //! Flags: `--exit CODE`, `--stderr TEXT`, `--silent` (answers nothing), `--stubborn` (outlives the end of its input),
+//! `--deaf` (reads nothing after the handshake),
 //! `--rubbish` (before the handshake), `--changes N` (that many `list_changed` at once), `--version V`,
 //! `--init-error`, `--init-null`, `--list MODE` with `pages`, `repeated`, `endless`, `long-cursor`, `many`,
 //! `duplicate`, `bad-schema`, `error`, `no-list`, `never`, `unknown`.
@@ -88,6 +89,9 @@ fn main() {
         let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
         if !script.has("--silent") {
             take(&script, message);
+        }
+        while script.has("--deaf") && line.contains("notifications/initialized") {
+            std::thread::sleep(Duration::from_secs(1));
         }
     }
     while script.has("--stubborn") {
@@ -251,8 +255,9 @@ fn call(script: &Script, id: &Value, params: &Value) {
             answer(id, &text("logged"));
         }
         "spawn" => {
-            let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
             answer(id, &text(&child.id().to_string()));
+            let _ = child.wait();
         }
         "pid" => answer(id, &text(&std::process::id().to_string())),
         "env" => {

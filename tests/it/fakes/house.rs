@@ -1,0 +1,83 @@
+//! A whole host with scripted servers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis::host::fleet::{BackOff, ServerSpec, ServerState};
+use portcullis::host::session::{Session, SessionCall};
+use portcullis::host::{Host, HostParts};
+use portcullis::model::caller::Caller;
+use portcullis::model::digest::Digest;
+use portcullis::model::name::{ServerName, Target, ToolRef};
+use portcullis::model::tool::ServerIdentity;
+use portcullis::ports::reviewer::NobodyThere;
+
+use super::Journal;
+use super::bench::{names, view};
+use super::people::{Purse, Still, Tape};
+use super::policy::Policies;
+use super::server::{Connects, FakeServer};
+
+pub(crate) const STARTUP: Duration = Duration::from_secs(30);
+
+pub(crate) struct House {
+    pub(crate) host: Arc<Host>,
+    pub(crate) tape: Arc<Tape>,
+}
+
+/// A server as it is configured unless a test says otherwise.
+pub(crate) fn spec(server: &Arc<FakeServer>) -> ServerSpec {
+    ServerSpec {
+        upstream: Arc::new(Connects(Arc::clone(server))),
+        identity: ServerIdentity(Digest::of(server.name.as_bytes())),
+        config: Digest::of(b"config"),
+        view: view(),
+        filter: Arc::new(|_| true),
+        required: false,
+        startup_timeout: STARTUP,
+        back_off: BackOff::default(),
+    }
+}
+
+impl House {
+    /// Runs these servers, under policies that ask nothing.
+    pub(crate) fn of(servers: &[&Arc<FakeServer>]) -> Self {
+        Self::with(servers.iter().map(|server| (server.name.clone(), spec(server))).collect(), BTreeMap::new())
+    }
+
+    pub(crate) fn with(specs: BTreeMap<String, ServerSpec>, disabled: BTreeMap<ServerName, String>) -> Self {
+        let journal = Journal::default();
+        let tape = Tape::new(&journal);
+        let names_of: Vec<&str> = specs.keys().map(String::as_str).collect();
+        let host = Host::start(HostParts {
+            policies: Policies::open(&names_of).finish(),
+            names: names(),
+            servers: specs.into_iter().map(|(name, spec)| (ServerName::parse(&name).unwrap(), spec)).collect(),
+            disabled,
+            recorder: Arc::clone(&tape) as _,
+            grants: Purse::new(&journal),
+            clock: Arc::new(Still),
+            ask_deadline: None,
+        });
+        Self { host, tape }
+    }
+
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.host.session(Caller::local("ann"), Arc::new(NobodyThere))
+    }
+
+    pub(crate) fn state(&self, server: &str) -> ServerState {
+        self.host.status().into_iter().find(|status| status.server.as_str() == server).unwrap().state
+    }
+
+    /// The tools that are listed, by raw identity.
+    pub(crate) fn listed(&self) -> Vec<String> {
+        self.host.catalog().current().tools().iter().map(|tool| tool.reference().to_string()).collect()
+    }
+}
+
+/// A call with arguments `{}`.
+pub(crate) fn call(target: &str) -> SessionCall {
+    SessionCall::new(Target::from(ToolRef::parse(target).unwrap()), "{}")
+}

@@ -1,0 +1,195 @@
+//! Whoever is asked, whatever is recorded and remembered, and a clock that stands still.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use portcullis::model::item::{CompletedItem, Item, StartedItem};
+use portcullis::model::verdict::Remember;
+use portcullis::ports::clock::Clock;
+use portcullis::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
+use portcullis::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
+use portcullis::ports::reviewer::{Question, Reply, Reviewer};
+
+use super::{Gate, Journal};
+
+/// Somebody who answers by a script; the last reply is given again and again.
+pub(crate) struct Person {
+    journal: Journal,
+    replies: Mutex<VecDeque<Reply>>,
+    gate: Mutex<Option<Arc<Gate>>>,
+    questions: Mutex<Vec<Question>>,
+}
+
+impl Person {
+    pub(crate) fn replying(journal: &Journal, replies: impl IntoIterator<Item = Reply>) -> Arc<Self> {
+        let replies = Mutex::new(replies.into_iter().collect());
+        Arc::new(Self { journal: journal.clone(), replies, gate: Mutex::default(), questions: Mutex::default() })
+    }
+
+    /// Answers only once the gate is open.
+    pub(crate) fn at(self: Arc<Self>, gate: &Arc<Gate>) -> Arc<Self> {
+        *self.gate.lock() = Some(Arc::clone(gate));
+        self
+    }
+
+    pub(crate) fn questions(&self) -> Vec<Question> {
+        self.questions.lock().clone()
+    }
+}
+
+/// "Allow", remembered as long as this.
+pub(crate) fn allowed(remember: Remember) -> Reply {
+    Reply::Allowed { remember, approver: "ann".to_owned() }
+}
+
+#[async_trait]
+impl Reviewer for Person {
+    async fn ask(&self, question: &Question) -> Reply {
+        self.journal.note("asked a person");
+        self.questions.lock().push(question.clone());
+        let gate = self.gate.lock().clone();
+        if let Some(gate) = gate {
+            gate.pass().await;
+        }
+        let mut replies = self.replies.lock();
+        if replies.len() > 1 { replies.pop_front().unwrap() } else { replies.front().unwrap().clone() }
+    }
+}
+
+/// Somebody whose channel is broken in the worst way.
+pub(crate) struct Panics;
+
+#[async_trait]
+impl Reviewer for Panics {
+    async fn ask(&self, _question: &Question) -> Reply {
+        panic!("the reviewer panics, as scripted")
+    }
+}
+
+/// Keeps every item and decision; refuses decisions on demand.
+pub(crate) struct Tape {
+    journal: Journal,
+    items: Mutex<Vec<Item>>,
+    decisions: Mutex<Vec<DecisionRecord>>,
+    fails: AtomicBool,
+}
+
+impl Tape {
+    pub(crate) fn new(journal: &Journal) -> Arc<Self> {
+        let fails = AtomicBool::new(false);
+        Arc::new(Self { journal: journal.clone(), items: Mutex::default(), decisions: Mutex::default(), fails })
+    }
+
+    pub(crate) fn fail(&self) {
+        self.fails.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn started(&self) -> Vec<StartedItem> {
+        let started = |item: &Item| if let Item::Started(item) = item { Some(item.clone()) } else { None };
+        self.items.lock().iter().filter_map(started).collect()
+    }
+
+    pub(crate) fn completed(&self) -> Vec<CompletedItem> {
+        let completed = |item: &Item| if let Item::Completed(item) = item { Some(item.clone()) } else { None };
+        self.items.lock().iter().filter_map(completed).collect()
+    }
+
+    pub(crate) fn decisions(&self) -> Vec<DecisionRecord> {
+        self.decisions.lock().clone()
+    }
+
+    /// The one completed item of the one call, after the one started item.
+    pub(crate) fn only_pair(&self) -> CompletedItem {
+        let kinds: Vec<&str> = self
+            .items
+            .lock()
+            .iter()
+            .map(|item| if matches!(item, Item::Started(_)) { "started" } else { "completed" })
+            .collect();
+        assert_eq!(kinds, ["started", "completed"]);
+        self.completed().remove(0)
+    }
+}
+
+impl Recorder for Tape {
+    fn item(&self, item: &Item) {
+        self.journal.note(match item {
+            Item::Started(_) => "started item",
+            Item::Completed(_) => "completed item",
+        });
+        self.items.lock().push(item.clone());
+    }
+
+    fn decision(&self, record: &DecisionRecord) -> Result<(), RecordFailed> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(RecordFailed(std::io::Error::other("SECRET: the disk is full")));
+        }
+        self.journal.note("recorded the decision");
+        self.decisions.lock().push(record.clone());
+        Ok(())
+    }
+}
+
+/// Grants in memory, as wide as a test wants.
+pub(crate) struct Purse {
+    journal: Journal,
+    widest: Mutex<Remember>,
+    grants: Mutex<Vec<Grant>>,
+    fails: AtomicBool,
+}
+
+impl Purse {
+    pub(crate) fn new(journal: &Journal) -> Arc<Self> {
+        Arc::new(Self {
+            journal: journal.clone(),
+            widest: Mutex::new(Remember::Always),
+            grants: Mutex::default(),
+            fails: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn fail(&self) {
+        self.fails.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn kept(&self) -> Vec<Grant> {
+        self.grants.lock().clone()
+    }
+}
+
+impl Grants for Purse {
+    fn widest(&self) -> Remember {
+        *self.widest.lock()
+    }
+
+    fn find(&self, subject: &GrantSubject) -> Vec<Grant> {
+        self.grants.lock().iter().filter(|grant| grant.subject == *subject).cloned().collect()
+    }
+
+    fn store(&self, grant: Grant) -> Result<(), NotRemembered> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(NotRemembered("the purse is closed".to_owned()));
+        }
+        self.journal.note("kept the grant");
+        self.grants.lock().push(grant);
+        Ok(())
+    }
+
+    fn forget(&self, id: &str) {
+        self.journal.note("forgot the grant");
+        self.grants.lock().retain(|grant| grant.id != id);
+    }
+}
+
+/// A clock that stands still.
+pub(crate) struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millisecond(1_700_000_000_000).unwrap()
+    }
+}
