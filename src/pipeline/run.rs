@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
-use super::consent::settle::{Settled, Standing, settle};
+use super::consent::settle::{Answered, Settled, Standing, settle};
 use super::consent::{decide, remember};
 use super::dispatch::meta::TurnInfo;
 use super::dispatch::{barrier, call};
@@ -23,6 +23,7 @@ use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, CompletedItem};
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::revision::PolicySetDigest;
 use crate::model::verdict::Remember;
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
@@ -172,7 +173,7 @@ impl Call<'_> {
 
         let record = self.record(lease.approved(), lease.approved().consent().clone());
         let server = lease.approved().prepared().reference().server;
-        let connection = lease.approved().prepared().server().fingerprint.connection;
+        let connection = Arc::clone(&lease.approved().prepared().server().connection);
         let progress = self.request.progress.take();
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
         let handed = call::hand_over(lease, &self.request.id, &self.request.turn, progress, grants, recorder, record);
@@ -185,10 +186,12 @@ impl Call<'_> {
             }
             Err(failure) => Err(failure),
         };
+        // A transport that is open but takes nothing right now serves other calls: no reason to end them all.
         if let Err(failure) = &answered
             && matches!(failure.code, Code::NotSent | Code::Ambiguous)
+            && !connection.is_open()
         {
-            pipeline.fleet.mark_dirty(&server, connection);
+            pipeline.fleet.mark_dirty(&server, connection.id());
         }
         Ok(sanitise::clean(answered?))
     }
@@ -228,7 +231,9 @@ impl Call<'_> {
             let approved = match approve::approve(&who, id, caller, prepared, &mut agreed).await {
                 Ok(approved) => approved,
                 Err(refused) => {
-                    let record = self.record_of(&refused.prepared, refused.decision.clone(), Consent::Refused);
+                    let policies = refused.policies.digest;
+                    let decision = refused.decision.clone();
+                    let record = self.record_of(&refused.prepared, policies, decision, Consent::Refused);
                     if let Err(error) = pipeline.recorder.decision(&record) {
                         tracing::warn!(%error, "the record of a refusal was lost");
                     }
@@ -243,7 +248,7 @@ impl Call<'_> {
             };
             prepared = approved.withdraw();
             match refusal {
-                LeaseRefusal::PoliciesChanged if !agreed.is_exhausted() => {}
+                LeaseRefusal::PoliciesChanged if agreed.decide_again() => {}
                 LeaseRefusal::PoliciesChanged => {
                     let message = "the policies kept changing while the call was decided";
                     return Err(Box::new(Failure::new(Stage::Lease, Code::PoliciesUnstable, message)));
@@ -265,7 +270,7 @@ impl Call<'_> {
             target: &self.request.target,
             subject: &remember::subject(&prepared, &self.request.caller),
             arguments: prepared.arguments().digest(),
-            answered: &std::collections::BTreeSet::new(),
+            answered: &Answered::default(),
             reviewer: policies.postures.reviewer(),
         };
         Ok(match settle(&decided, &*self.pipeline.grants, &standing) {
@@ -281,17 +286,23 @@ impl Call<'_> {
     }
 
     fn record(&self, approved: &Approved, consent: Consent) -> DecisionRecord {
-        self.record_of(approved.prepared(), approved.decision().clone(), consent)
+        self.record_of(approved.prepared(), approved.policies().digest, approved.decision().clone(), consent)
     }
 
-    fn record_of(&self, prepared: &prepare::Prepared, decision: Decision, consent: Consent) -> DecisionRecord {
+    fn record_of(
+        &self,
+        prepared: &prepare::Prepared,
+        policy_set: PolicySetDigest,
+        decision: Decision,
+        consent: Consent,
+    ) -> DecisionRecord {
         DecisionRecord {
             at: self.pipeline.clock.now(),
             call: self.request.id.clone(),
             tool: prepared.reference(),
             caller: self.request.caller.clone(),
             revision: prepared.revision(),
-            policy_set: prepared.policies().digest,
+            policy_set,
             definition: prepared.tool().definition.digest(),
             arguments: prepared.arguments().digest(),
             decision,

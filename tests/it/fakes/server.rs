@@ -266,7 +266,7 @@ impl Connection for FakeConnection {
         let handed = Handed { connection: self.id, tool, arguments: call.arguments, meta: call.meta };
         self.server.handed.lock().push(handed);
         let server = Arc::clone(&self.server);
-        Ok(Box::new(Flying { how, server, open: self.open.subscribe(), landed: false }))
+        Ok(Box::new(Flying { how, server, open: self.open.clone(), landed: false }))
     }
 
     async fn close(&self) {
@@ -277,7 +277,7 @@ impl Connection for FakeConnection {
 struct Flying {
     how: How,
     server: Arc<FakeServer>,
-    open: watch::Receiver<bool>,
+    open: watch::Sender<bool>,
     landed: bool,
 }
 
@@ -287,7 +287,8 @@ impl InFlight for Flying {
         let result = |text: &str| {
             Ok(Answer::Result(ToolResult::from_upstream(serde_json::from_str(text).unwrap(), text.into())))
         };
-        let how = self.how.clone();
+        let (how, closing) = (self.how.clone(), self.open.clone());
+        let mut open = self.open.subscribe();
         let answering = async {
             match how {
                 How::Result(text) => result(text),
@@ -295,7 +296,10 @@ impl InFlight for Flying {
                     Ok(Answer::Error(ProtocolError { code, message: message.to_owned(), data: None }))
                 }
                 How::Never => std::future::pending().await,
-                How::Lost => Err(Lost("it ended".to_owned())),
+                How::Lost => {
+                    closing.send_replace(false);
+                    Err(Lost("it ended".to_owned()))
+                }
                 How::Gated(gate) => {
                     gate.pass().await;
                     result(OK)
@@ -308,7 +312,7 @@ impl InFlight for Flying {
         let ended = tokio::select! {
             biased;
             ended = answering => ended,
-            _closed = self.open.wait_for(|open| !open) => Err(Lost("the connection was closed".to_owned())),
+            _closed = open.wait_for(|open| !open) => Err(Lost("the connection was closed".to_owned())),
         };
         self.landed = true;
         ended
