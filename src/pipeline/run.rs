@@ -10,7 +10,7 @@ use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::settle::{Answered, Settled, Standing, settle};
-use super::consent::{decide, remember};
+use super::consent::{ask, decide, remember};
 use super::dispatch::meta::TurnInfo;
 use super::dispatch::{barrier, call};
 use super::emit::sanitise::{self, Clean};
@@ -89,6 +89,8 @@ pub struct Finished {
     pub item: CompletedItem,
     /// The last decision, if it came to one.
     pub decision: Option<Decision>,
+    /// The digest of the definition that a stale answer has shown (R24).
+    pub shown: Option<Digest>,
 }
 
 /// What a call would come to.
@@ -122,8 +124,15 @@ impl Pipeline {
     /// as cancelling.
     pub async fn run(&self, request: CallRequest) -> Finished {
         let cancel = request.cancel.clone();
-        let mut call =
-            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
+        let mut call = Call {
+            pipeline: self,
+            request,
+            begun: Instant::now(),
+            arguments: None,
+            started: None,
+            decision: None,
+            shown: None,
+        };
         let ended = tokio::select! {
             // An answer that is there wins over a cancellation that came with it.
             biased;
@@ -135,8 +144,15 @@ impl Pipeline {
 
     /// Says what a call would come to, by the same steps up to the barrier. Asks nobody, sends no item, keeps nothing (R38).
     pub async fn explain(&self, request: CallRequest) -> Explanation {
-        let mut call =
-            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
+        let mut call = Call {
+            pipeline: self,
+            request,
+            begun: Instant::now(),
+            arguments: None,
+            started: None,
+            decision: None,
+            shown: None,
+        };
         match call.would().await {
             Ok(would) => Explanation { decision: call.decision, would },
             Err(failure) => Explanation { decision: call.decision, would: Would::Fail(*failure) },
@@ -152,6 +168,7 @@ struct Call<'p> {
     arguments: Option<Arguments>,
     started: Option<Started>,
     decision: Option<Decision>,
+    shown: Option<Digest>,
 }
 
 impl Call<'_> {
@@ -207,11 +224,12 @@ impl Call<'_> {
     }
 
     /// Steps 4 and 5: the server is ready or will not be, and the call is fixed.
-    async fn bind(&self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
+    async fn bind(&mut self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
         let target = &self.request.target;
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         await_ready::await_ready(&*self.pipeline.fleet, &reference.server).await;
-        prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen)
+        let prepared = prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen);
+        prepared.map_err(|unprepared| self.unprepared(unprepared))
     }
 
     /// Steps 6, 8 and 9: decided, agreed to where it must be, and leased. Decided again when only the policies changed.
@@ -253,7 +271,9 @@ impl Call<'_> {
                     let message = "the policies kept changing while the call was decided";
                     return Err(Box::new(Failure::new(Stage::Lease, Code::PoliciesUnstable, message)));
                 }
-                LeaseRefusal::Stale => return Err(Box::new(Failure::stale(&self.request.target))),
+                LeaseRefusal::Stale => {
+                    return Err(self.unprepared(prepare::stale(&pipeline.catalog, &prepared)));
+                }
             }
         }
     }
@@ -272,12 +292,18 @@ impl Call<'_> {
             arguments: prepared.arguments().digest(),
             answered: &Answered::default(),
             reviewer: policies.postures.reviewer(),
+            widest: &|| ask::widest(&prepared),
         };
         Ok(match settle(&decided, &*self.pipeline.grants, &standing) {
             Settled::Run { grant } => Would::Run { grant: grant.map(|grant| grant.id) },
             Settled::Ask { options, .. } => Would::Ask { options },
             Settled::Refuse(failure) => Would::Fail(*failure),
         })
+    }
+
+    fn unprepared(&mut self, unprepared: prepare::Unprepared) -> Box<Failure> {
+        self.shown = unprepared.shown;
+        unprepared.failure
     }
 
     fn info(&self, arguments: Arguments) -> CallInfo {
@@ -332,6 +358,6 @@ impl Call<'_> {
             }
         };
         let item = started.complete(clean.outcome().clone());
-        Finished { clean, item, decision: self.decision }
+        Finished { clean, item, decision: self.decision, shown: self.shown }
     }
 }

@@ -132,6 +132,7 @@ pub async fn approve(
             arguments: prepared.arguments().digest(),
             answered: &agreed.answered,
             reviewer: policies.postures.reviewer(),
+            widest: &|| ask::widest(&prepared),
         };
         let settled = settle(&decided, who.grants, &standing);
         let (asks, reviewers, options) = match settled {
