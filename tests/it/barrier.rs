@@ -147,8 +147,7 @@ async fn r19_a_call_whose_policies_changed_is_decided_again_by_the_new_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn r19_a_call_whose_policies_changed_runs_if_the_new_ones_let_it() {
-    let (bench, finished) =
-        with_change(async |bench| bench.decide_by(&Policies::open(&["files", "mail"])).await).await;
+    let (bench, finished) = with_change(async |bench| bench.decide_by(&Policies::open(&["files", "mail"])).await).await;
     assert_eq!(finished.item.status, Status::Completed);
     let recorded = bench.tape.decisions();
     assert_eq!(recorded.len(), 1);
@@ -450,9 +449,11 @@ async fn a_closed_transport_marks_its_server_dirty_and_a_full_one_does_not() {
     bench.files.answers(How::NotSent);
     bench.write().await;
     let dirty = bench.fleet.dirty.lock().clone();
-    assert_eq!(dirty, [("files".to_owned(), bench.files.last().id())].map(|(name, id)| {
-        (portcullis::model::name::ServerName::parse(&name).unwrap(), id)
-    }));
+    assert_eq!(
+        dirty,
+        [("files".to_owned(), bench.files.last().id())]
+            .map(|(name, id)| { (portcullis::model::name::ServerName::parse(&name).unwrap(), id) })
+    );
 }
 
 #[tokio::test(start_paused = true)]

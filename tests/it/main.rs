@@ -6,5 +6,8 @@ mod support;
 
 mod barrier;
 mod baseline;
+mod consent;
+mod fleet;
 mod isolation;
 mod lifecycle;
+mod order;

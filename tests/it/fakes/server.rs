@@ -9,6 +9,7 @@ use portcullis::model::answer::{Answer, ProtocolError, ToolResult};
 use portcullis::model::revision::ConnectionId;
 use portcullis::ports::upstream::{
     Connection, InFlight, ListFailure, Listing, Lost, NotSent, OutgoingCall, StartFailure, Upstream, UpstreamEvents,
+    UpstreamLog,
 };
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -206,6 +207,10 @@ impl FakeConnection {
     /// The server says that its tools changed.
     pub(crate) fn say_tools_changed(&self) {
         self.events.as_ref().unwrap().tools_changed(self.id);
+    }
+
+    pub(crate) fn log(&self, message: UpstreamLog) {
+        self.events.as_ref().unwrap().log(message);
     }
 
     /// The server ends by itself.
