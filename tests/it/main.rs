@@ -11,3 +11,4 @@ mod fleet;
 mod isolation;
 mod lifecycle;
 mod order;
+mod vectors;
