@@ -1,3 +1,7 @@
 //! Implementations of the ports. None sees the pipeline or a sibling.
 
+pub mod clock;
+pub mod mcp;
+pub mod record;
+pub mod store;
 pub mod wasm;

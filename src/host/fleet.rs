@@ -60,11 +60,16 @@ pub struct BackOff {
     pub first: Duration,
     /// The longest wait.
     pub longest: Duration,
+    /// How many failures in a row end the attempts; a call that wants the server makes another one.
+    pub attempts: u32,
+    /// Whether it is started again at all; if not, no call makes an attempt either.
+    pub restarts: bool,
 }
 
 impl Default for BackOff {
     fn default() -> Self {
-        Self { first: Duration::from_secs(1), longest: Duration::from_secs(60) }
+        let (first, longest) = (Duration::from_secs(1), Duration::from_secs(60));
+        Self { first, longest, attempts: u32::MAX, restarts: true }
     }
 }
 

@@ -1,8 +1,11 @@
 //! The host: everything wired together. One process, many sessions.
 
 pub mod fleet;
+pub mod policies;
 pub mod session;
 mod supervise;
+pub mod user;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -83,7 +83,7 @@ pub(super) async fn run(server: Supervised) {
                         tracing::warn!(server = %server.name, %failure, "connection closed");
                         failures = if since.elapsed() >= STEADY { 0 } else { failures + 1 };
                         // Started again at once, and listed meanwhile, unless it does nothing but end.
-                        if failures < EARLY_ENDS {
+                        if failures < EARLY_ENDS && server.spec.back_off.restarts {
                             continue;
                         }
                         failure
@@ -164,10 +164,10 @@ impl Supervised {
             }
             let dirty = self.dirty.lock().take() == Some(connection.id());
             if let Some(why) = signals.closed() {
-                return Ended::Closed(StartFailure::Exited(why));
+                return Ended::Closed(StartFailure::Ended(why));
             }
             if dirty || !connection.is_open() {
-                return Ended::Closed(StartFailure::Exited("the connection is closed".to_owned()));
+                return Ended::Closed(StartFailure::Ended("the connection is closed".to_owned()));
             }
             // Somebody thought that an older connection was this one.
             self.state.send_if_modified(|state| replace(state, &ServerState::Starting, ServerState::Ready));
@@ -208,16 +208,27 @@ impl Supervised {
     /// Takes the server out of the catalog and waits before the next attempt. False when the fleet stops.
     async fn rest(&self, failure: StartFailure, failures: u32) -> bool {
         self.shared.publish(&self.name, None).await;
-        self.state.send_replace(ServerState::Failed { why: failure, since: Since(Instant::now()) });
-        let wait = self.spec.back_off.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
-        let until = Instant::now() + wait.min(self.spec.back_off.longest);
+        let failed = ServerState::Failed { why: failure, since: Since(Instant::now()) };
+        self.state.send_replace(failed.clone());
+        let back_off = self.spec.back_off;
+        let wait = back_off.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        let until = Instant::now() + wait.min(back_off.longest);
+        let tries_again = back_off.restarts && failures < back_off.attempts;
         loop {
             tokio::select! {
                 biased;
                 () = self.shared.stop.cancelled() => return false,
-                () = tokio::time::sleep_until(until) => return true,
-                // A call that wants the server has set it to starting.
-                () = self.wanted.notified() => if *self.state.borrow() == ServerState::Starting { return true },
+                () = tokio::time::sleep_until(until), if tries_again => return true,
+                () = self.wanted.notified() => {
+                    // A call that wants the server has set it to starting.
+                    let wanted = *self.state.borrow() == ServerState::Starting;
+                    if wanted && back_off.restarts {
+                        return true;
+                    }
+                    if wanted {
+                        self.state.send_replace(failed.clone());
+                    }
+                }
             }
         }
     }
@@ -275,5 +286,76 @@ impl UpstreamEvents for Signals {
         // At once, so that the next call waits for the restart instead of meeting a closed connection.
         self.state.send_if_modified(|state| replace(state, &ServerState::Ready, ServerState::Starting));
         self.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::AtomicU32;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::adapters::wasm::Engine;
+    use crate::host::fleet::{BackOff, Fleet};
+    use crate::host::policies::policy_set;
+    use crate::model::digest::Digest;
+    use crate::model::posture::PostureLayers;
+    use crate::model::tool::ServerIdentity;
+    use crate::pipeline::admit::catalog::{Catalog, Names, ServerView};
+    use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
+    use crate::ports::upstream::{Fleet as _, Upstream};
+
+    /// Never starts, and counts how often it was asked to.
+    #[derive(Default)]
+    struct Down(AtomicU32);
+
+    #[async_trait]
+    impl Upstream for Down {
+        async fn connect(&self, _: Instant, _: Arc<dyn UpstreamEvents>) -> Result<Arc<dyn Connection>, StartFailure> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Err(StartFailure::Spawn("down".to_owned()))
+        }
+    }
+
+    /// Waits a simulated day for attempts, then lets a call want the server; returns the attempts at both times.
+    async fn attempts(back_off: BackOff) -> (u32, u32) {
+        let engine = Engine::on_demand().unwrap();
+        let policies = policy_set(&engine, Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b""));
+        let names =
+            Names { model: NamingOptions::default(), flat: FlatStyle::default(), flat_limit: NameLimit::GATEWAY };
+        let down = Arc::new(Down::default());
+        let name = ServerName::parse("s").unwrap();
+        let spec = ServerSpec {
+            upstream: Arc::clone(&down) as _,
+            identity: ServerIdentity(Digest::of(b"s")),
+            config: Digest::of(b"s"),
+            view: ServerView { tool_timeout: Duration::from_secs(1), may_relax: false, parallel: false, plugin: None },
+            filter: Arc::new(|_| true),
+            required: false,
+            startup_timeout: Duration::from_secs(1),
+            back_off,
+        };
+        let catalog = Arc::new(Catalog::new(Arc::new(policies), names));
+        let fleet = Fleet::start(BTreeMap::from([(name.clone(), spec)]), BTreeMap::new(), catalog);
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+        let before = down.0.load(Ordering::SeqCst);
+        fleet.await_ready(&name).await;
+        let after = down.0.load(Ordering::SeqCst);
+        fleet.stop().await;
+        (before, after)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_end_after_the_configured_failures_until_a_call_wants_the_server() {
+        let back_off = BackOff { attempts: 3, ..BackOff::default() };
+        assert_eq!(attempts(back_off).await, (3, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_not_to_be_restarted_is_tried_once() {
+        let back_off = BackOff { restarts: false, ..BackOff::default() };
+        assert_eq!(attempts(back_off).await, (1, 1));
     }
 }

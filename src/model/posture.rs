@@ -154,6 +154,12 @@ impl PostureLayers {
         Self { layers }
     }
 
+    /// Returns what each layer says, most trusted layer first.
+    #[must_use]
+    pub fn layers(&self) -> &[LayerPosture] {
+        &self.layers
+    }
+
     /// Returns the postures to evaluate for a tool, most trusted layer first. Never empty: where no layer that may allow
     /// speaks, the builtin posture is among them.
     #[must_use]

@@ -7,7 +7,7 @@
 /// reverse its reading order.
 #[must_use]
 pub fn shown(text: &str, max: usize) -> String {
-    let mut out = String::with_capacity(text.len().min(max * 4));
+    let mut out = String::with_capacity(text.len().min(max.saturating_mul(4)));
     for (count, c) in text.chars().enumerate() {
         if count == max {
             out.push('…');

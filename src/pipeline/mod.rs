@@ -1,6 +1,7 @@
 //! One tool call, front to back. The folders sort in call order: admit, bind, consent, dispatch, emit, follow.
 //!
-//! [`run`] is the one door to an upstream: the gateway, `call`, the library and the dry run of `explain` go through it.
+//! [`Pipeline::run`] is the one door to an upstream: the gateway, `call`, the library and the dry run of `explain` go
+//! through it.
 //!
 //! ```text
 //! Listed -> Prepared -> Approved -> Lease -> Raw -> Clean -> View

@@ -1,5 +1,6 @@
 //! The list of steps, and what each failure becomes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
-use super::consent::settle::{Answered, Settled, Standing, settle};
+use super::consent::settle::{Answered, Settled, Standing, refused, settle};
 use super::consent::{ask, decide, remember};
 use super::dispatch::meta::TurnInfo;
 use super::dispatch::{barrier, call};
@@ -24,7 +25,7 @@ use crate::model::item::{CallInfo, CompletedItem};
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::revision::PolicySetDigest;
-use crate::model::verdict::Remember;
+use crate::model::verdict::{Refusal, Remember};
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
@@ -226,6 +227,11 @@ impl Call<'_> {
     /// Steps 4 and 5: the server is ready or will not be, and the call is fixed.
     async fn bind(&mut self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
         let target = &self.request.target;
+        // R8: while a layer cannot be read nobody knows which tools there are; the refusal comes before "not available".
+        let refusals: BTreeSet<Refusal> = self.pipeline.catalog.current().policies().refusals.iter().cloned().collect();
+        if !refusals.is_empty() {
+            return Err(Box::new(refused(target, &refusals)));
+        }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         await_ready::await_ready(&*self.pipeline.fleet, &reference.server).await;
         let prepared = prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen);

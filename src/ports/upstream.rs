@@ -41,6 +41,9 @@ pub enum StartFailure {
     /// The program ended during the handshake; the text ends with what it wrote to stderr.
     #[error("ended during start-up: {0}")]
     Exited(String),
+    /// The connection ended after it had been ready.
+    #[error("the connection ended: {0}")]
+    Ended(String),
     /// The handshake failed.
     #[error("handshake failed: {0}")]
     Handshake(String),

@@ -234,7 +234,8 @@ async fn attempts_to_start_are_spaced_by_a_doubling_wait_with_a_bound() {
     let dead = server("dead");
     dead.starts(Start::Fails("no such file"));
     let slower = |spec: &mut ServerSpec| {
-        spec.back_off = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(5) };
+        spec.back_off =
+            BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(5), ..BackOff::default() };
     };
     let _house = house_of(&[(&dead, slower)]);
     let begun = Instant::now();
@@ -251,7 +252,8 @@ async fn a_call_starts_a_failed_server_again_but_not_more_often_than_once_a_seco
     let files = server("files");
     files.starts(Start::Fails("not yet"));
     let patient = |spec: &mut ServerSpec| {
-        spec.back_off = BackOff { first: Duration::from_secs(50), longest: Duration::from_secs(50) };
+        spec.back_off =
+            BackOff { first: Duration::from_secs(50), longest: Duration::from_secs(50), ..BackOff::default() };
     };
     let house = house_of(&[(&files, patient)]);
     ready(&house).await;

@@ -1,14 +1,26 @@
 //! The one integration binary: a file is a promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(unreachable_pub, reason = "nothing of a test binary is reachable")]
 
 mod fakes;
 mod support;
 
+mod architecture;
 mod barrier;
 mod baseline;
+mod cli;
+mod client_wire;
+mod clients;
+mod compile_fail;
+mod config;
 mod consent;
 mod fleet;
+mod gateway;
+mod gateway_asks;
 mod isolation;
+mod layers;
 mod lifecycle;
 mod order;
+mod upstream;
+mod upstream_process;
 mod vectors;

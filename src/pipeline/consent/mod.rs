@@ -1,7 +1,7 @@
 //! Consent: may it run?
 //!
-//! [`decide`] asks every layer, [`fold`] combines the answers, [`settle`] says what follows from them, [`remember`] knows
-//! what earlier agreements cover, [`ask`] asks whoever must agree. A dry run stops after [`settle`]: the real call and
+//! `decide` asks every layer, `fold` combines the answers, `settle` says what follows from them, `remember` knows
+//! what earlier agreements cover, `ask` asks whoever must agree. A dry run stops after `settle`: the real call and
 //! `explain` share everything up to there (R38).
 //!
 //! Steps of later work have their place here and are not faked: connector policy, hooks, auto reviewer.

@@ -115,7 +115,7 @@ fn must_agree(ask: &StandingAsk, decided: &Decided, configured: Reviewer) -> Rev
 }
 
 /// The failure of a call that was denied. Names the most trusted layer that did; the rest is detail for people.
-fn refused(target: &Target, refusals: &BTreeSet<Refusal>) -> Failure {
+pub(in crate::pipeline) fn refused(target: &Target, refusals: &BTreeSet<Refusal>) -> Failure {
     let first = refusals.iter().max_by(|a, b| a.source.layer.cmp(&b.source.layer).then_with(|| b.cmp(a)));
     let faulty = first.is_some_and(|refusal| refusal.fault.is_some());
     let code = if faulty { Code::ComponentFailed } else { Code::Denied };

@@ -1,3 +1,131 @@
-//! What several promises need.
+//! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
+pub(crate) mod gate;
 pub(crate) mod policy;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use portcullis::adapters::mcp::child::Launch;
+use portcullis::model::revision::ConnectionId;
+use portcullis::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog};
+
+/// The longest that a test waits for anything. Far longer than needed, so that a loaded machine is no failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the path of the scripted server, building it if a filtered test run has not or it is
+/// older than its source.
+pub(crate) fn scripted_server() -> PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        // target/PROFILE/deps/it-HASH -> target/PROFILE
+        let profile = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf();
+        let path = profile.join("examples").join("scripted-server");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/scripted_server.rs");
+        let changed = |path: &std::path::Path| path.metadata().and_then(|data| data.modified()).ok();
+        if changed(&path) < changed(source.as_ref()) {
+            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+            let mut build = Command::new(cargo);
+            build.args(["build", "--example", "scripted-server"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+            if profile.file_name().is_some_and(|name| name == "release") {
+                build.arg("--release");
+            }
+            assert!(build.status().unwrap().success(), "the scripted server could not be built");
+        }
+        assert!(path.exists(), "there is no scripted server at {}", path.display());
+        path
+    })
+    .clone()
+}
+
+/// Returns how the scripted server is started with these flags.
+pub(crate) fn scripted(flags: &[&str]) -> Launch {
+    Launch {
+        program: scripted_server().display().to_string(),
+        args: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        cwd: None,
+        env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap_or_default())],
+    }
+}
+
+/// Waits until `probe` returns something, and panics with `what` if it never does.
+pub(crate) async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < give_up, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether a process runs. A zombie, which only its new parent can reap, does not.
+pub(crate) fn runs(pid: u32) -> bool {
+    let output = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
+    let state = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    !state.is_empty() && !state.starts_with(['Z', 'X'])
+}
+
+/// Keeps what a connection tells.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    changes: Mutex<usize>,
+    logs: Mutex<Vec<UpstreamLog>>,
+    closed: Mutex<Vec<(ConnectionId, String)>>,
+}
+
+impl Heard {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn changes(&self) -> usize {
+        *self.changes.lock()
+    }
+
+    pub(crate) fn logs(&self) -> Vec<UpstreamLog> {
+        self.logs.lock().clone()
+    }
+
+    pub(crate) fn closed(&self) -> Vec<(ConnectionId, String)> {
+        self.closed.lock().clone()
+    }
+}
+
+impl UpstreamEvents for Heard {
+    fn tools_changed(&self, _connection: ConnectionId) {
+        *self.changes.lock() += 1;
+    }
+
+    fn log(&self, message: UpstreamLog) {
+        self.logs.lock().push(message);
+    }
+
+    fn closed(&self, connection: ConnectionId, why: &str) {
+        self.closed.lock().push((connection, why.to_owned()));
+    }
+}
+
+/// Keeps progress.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Mutex<Vec<Progress>>);
+
+impl Seen {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Progress> {
+        self.0.lock().clone()
+    }
+}
+
+impl ProgressSink for Seen {
+    fn progress(&self, progress: Progress) {
+        self.0.lock().push(progress);
+    }
+}

@@ -1,0 +1,276 @@
+//! What a raw answer means.
+//!
+//! The value is parsed from the very text that is passed on. Where the two would differ, the text is made anew and
+//! marked (R26): a client and a policy must not see different values of one answer. A text that cannot be read at all
+//! becomes an error that says so.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::upstream_side::RawAnswer;
+use crate::model::answer::{Answer, ProtocolError, ToolResult};
+use crate::model::json::{Json, Limits, MAX_DEPTH};
+
+/// The key in `_meta` of an answer from which something was dropped.
+pub(super) const DROPPED: &str = "portcullis/dropped";
+
+/// The JSON-RPC code of answers that cannot be used.
+const UNUSABLE: i64 = -32603;
+
+pub(super) fn read(raw: RawAnswer) -> Answer {
+    match raw {
+        RawAnswer::Result(text) => result(text),
+        RawAnswer::Error(text) => Answer::Error(error(&text)),
+        RawAnswer::Unusable(why) => unusable(why),
+    }
+}
+
+fn unusable(message: String) -> Answer {
+    Answer::Error(ProtocolError { code: UNUSABLE, message, data: None })
+}
+
+fn result(text: Arc<str>) -> Answer {
+    match parse(&text) {
+        Ok((Value::Object(value), false)) => Answer::Result(ToolResult::from_upstream(value, text)),
+        Ok((Value::Object(value), true)) => {
+            let value = marked(value);
+            let verbatim = Value::Object(value.clone()).to_string();
+            Answer::Result(ToolResult::from_upstream(value, verbatim.into()))
+        }
+        Ok(_) => unusable("the server answered with something that is no result object".to_owned()),
+        Err(why) => unusable(format!("the server's answer cannot be read: {why}")),
+    }
+}
+
+/// Says in `_meta` that duplicate keys or lone surrogates were dropped.
+fn marked(mut value: Map<String, Value>) -> Map<String, Value> {
+    let meta = value.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
+    if !meta.is_object() {
+        *meta = Value::Object(Map::new());
+    }
+    if let Value::Object(meta) = meta {
+        meta.insert(DROPPED.to_owned(), "duplicate keys or lone surrogates".into());
+    }
+    value
+}
+
+fn error(text: &str) -> ProtocolError {
+    let value = parse(text).map(|(value, _)| value).unwrap_or_default();
+    let code = value.get("code").and_then(Value::as_i64).unwrap_or(UNUSABLE);
+    let message = match value.get("message").and_then(Value::as_str) {
+        Some(message) => message.to_owned(),
+        None => "the server answered with an error that has no message".to_owned(),
+    };
+    ProtocolError { code, message, data: value.get("data").filter(|data| !data.is_null()).cloned() }
+}
+
+/// Returns the value, and whether something had to be dropped from it.
+fn parse(text: &str) -> Result<(Value, bool), String> {
+    let mended = mend_surrogates(text);
+    let dropped = Cell::new(mended.is_some());
+    let text = mended.as_deref().unwrap_or(text);
+    let mut tokens = serde_json::Deserializer::from_str(text);
+    let parsed = Tree(&dropped).deserialize(&mut tokens).and_then(|value| tokens.end().map(|()| value));
+    match parsed {
+        Ok(value) => Ok((value, dropped.get())),
+        // A number beyond the range of a double; our own parser keeps what is around it.
+        Err(error) => match Json::parse(text, Limits { bytes: text.len(), depth: MAX_DEPTH }) {
+            Ok(tree) => Ok((tree.into_value_lossy(), dropped.get())),
+            Err(_) => Err(error.to_string()),
+        },
+    }
+}
+
+/// Replaces escapes of lone surrogates, if there are any, by that of the replacement character.
+fn mend_surrogates(text: &str) -> Option<String> {
+    // Most texts have none, and this search is fast.
+    if !text.contains("\\ud") && !text.contains("\\uD") {
+        return None;
+    }
+    let bytes = text.as_bytes();
+    let mut out: Option<Vec<u8>> = None;
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        if *byte != b'\\' {
+            at += 1;
+            continue;
+        }
+        match unit(bytes, at) {
+            Some(0xD800..=0xDBFF) if matches!(unit(bytes, at + 6), Some(0xDC00..=0xDFFF)) => at += 12,
+            Some(0xD800..=0xDFFF) => {
+                let target = out.get_or_insert_with(|| bytes.to_vec());
+                if let Some(slice) = target.get_mut(at..at + 6) {
+                    slice.copy_from_slice(b"\\ufffd");
+                }
+                at += 6;
+            }
+            _ => at += 2,
+        }
+    }
+    out.and_then(|bytes| String::from_utf8(bytes).ok())
+}
+
+/// Returns the code unit of an escape `\uXXXX` at this place.
+fn unit(bytes: &[u8], at: usize) -> Option<u16> {
+    let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Builds a value; of two equal keys the last one stays, and that is noted.
+#[derive(Clone, Copy)]
+struct Tree<'a>(&'a Cell<bool>);
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut out = Vec::new();
+        while let Some(item) = items.next_element_seed(self)? {
+            out.push(item);
+        }
+        Ok(Value::Array(out))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut out = Map::new();
+        while let Some(key) = members.next_key::<String>()? {
+            let value = members.next_value_seed(self)?;
+            if out.insert(key, value).is_some() {
+                self.0.set(true);
+            }
+        }
+        Ok(Value::Object(out))
+    }
+}
+
+/// One page of a `tools/list` answer.
+pub(super) struct Page {
+    pub(super) tools: Vec<Arc<str>>,
+    pub(super) next: Option<String>,
+}
+
+impl Page {
+    /// Reads the result object of a `tools/list`, its tools untouched.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Wire<'a> {
+            #[serde(borrow)]
+            tools: Vec<&'a serde_json::value::RawValue>,
+            #[serde(default)]
+            next_cursor: Option<String>,
+        }
+        if !text.trim_start().starts_with('{') {
+            return Err("the server answered with something that is no result object".to_owned());
+        }
+        let wire: Wire<'_> =
+            serde_json::from_str(text).map_err(|error| format!("the answer is no list of tools: {error}"))?;
+        Ok(Self { tools: wire.tools.iter().map(|raw| raw.get().into()).collect(), next: wire.next_cursor })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool_result(text: &str) -> ToolResult {
+        match read(RawAnswer::Result(text.into())) {
+            Answer::Result(result) => result,
+            Answer::Error(error) => panic!("{error:?}"),
+        }
+    }
+
+    fn refused(raw: RawAnswer) -> ProtocolError {
+        match read(raw) {
+            Answer::Error(error) => error,
+            Answer::Result(result) => panic!("{result:?}"),
+        }
+    }
+
+    #[test]
+    fn a_result_keeps_its_text_letter_by_letter() {
+        let text = r#"{ "zz":1.50, "content":[{"type":"new","x":123456789012345678901234567890}],"a":1e400 }"#;
+        assert_eq!(tool_result(text).verbatim().unwrap().as_ref(), text);
+    }
+
+    #[test]
+    fn r26_duplicate_keys_are_dropped_with_a_mark_from_value_and_text() {
+        let result = tool_result(r#"{"content":[{"text":"shown","text":"hidden"}]}"#);
+        let text = result.verbatim().unwrap();
+        assert_eq!(text.as_ref(), Value::Object(result.value().clone()).to_string());
+        assert!(!text.contains("shown") && text.contains(DROPPED));
+    }
+
+    #[test]
+    fn r26_lone_surrogates_are_dropped_with_a_mark_and_pairs_stay() {
+        let result = tool_result(r#"{"a":"x\ud800y","b":"\uD83D\uDE00","c":"\\ud800"}"#);
+        assert_eq!(result.value()["a"], "x\u{fffd}y");
+        assert_eq!(result.value()["b"], "\u{1f600}");
+        assert_eq!(result.value()["c"], "\\ud800");
+        assert!(result.verbatim().unwrap().contains(DROPPED));
+        let untouched = r#"{"b":"\uD83D\uDE00"}"#;
+        assert_eq!(tool_result(untouched).verbatim().unwrap().as_ref(), untouched);
+    }
+
+    #[test]
+    fn what_is_no_result_object_is_an_error_that_says_so() {
+        for text in ["null", "[]", "\"text\"", "7"] {
+            assert!(refused(RawAnswer::Result(text.into())).message.contains("no result object"), "{text}");
+        }
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        assert!(refused(RawAnswer::Result(deep.into())).message.contains("cannot be read"));
+    }
+
+    #[test]
+    fn an_error_keeps_code_message_and_data() {
+        let text = r#"{"code":-99999999999,"message":"no","data":{"b":1,"a":[2]}}"#;
+        let error = refused(RawAnswer::Error(text.into()));
+        assert_eq!((error.code, error.message.as_str()), (-99_999_999_999, "no"));
+        assert_eq!(error.data.unwrap().to_string(), r#"{"b":1,"a":[2]}"#);
+        assert_eq!(refused(RawAnswer::Error("7".into())).code, UNUSABLE);
+    }
+}

@@ -1,0 +1,31 @@
+//! MCP over lines of JSON: our own transport for rmcp, the servers behind us, and what the front needs of the wire.
+//!
+//! Promises: what a server answered and what a client asked is kept as the text that came (rmcp's types lose unknown
+//! fields, key order and the spelling of numbers); every line is bounded; rubbish never ends a connection and an
+//! oversized answer never hangs a call; progress arrives in order; no process outlives its connection.
+//!
+//! | file | question |
+//! |---|---|
+//! | `line` | where does a message end, and when is it too long? |
+//! | `envelope` | what kind of message is a text, and whose? |
+//! | `outbox` | in which order are messages written? |
+//! | `transport` | how does rmcp read and write them? |
+//! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
+//! | `answer` | what does a raw answer mean? |
+//! | `child`, `stderr` | how does a server's process live and end? |
+//! | `client`, `connection` | how is a server connected, listed and called? |
+//!
+//! Does not know about policies, catalogs or names: that is the pipeline's.
+
+pub mod child;
+pub mod client;
+pub mod client_side;
+pub mod transport;
+
+mod answer;
+mod connection;
+mod envelope;
+mod line;
+mod outbox;
+mod stderr;
+mod upstream_side;

@@ -1,0 +1,256 @@
+//! What is taken out of the stream of a server behind us (we are its client).
+//!
+//! A request of ours carries an [`Outbound`] in its extensions, so the transport knows it before it is written: no
+//! answer and no progress can come too early. Its answer is kept as raw text, and rmcp gets an empty result in its
+//! place, so no shape of an answer can confuse rmcp's types. Progress, log messages and `tools/list_changed` are
+//! delivered here, in the order in which they came; progress must grow, and what comes too late is dropped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rmcp::RoleClient;
+use rmcp::model::{ClientRequest, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId, ServerResult};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::envelope::{Envelope, Id, our_number};
+use super::transport::{Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
+use crate::model::revision::ConnectionId;
+use crate::model::text;
+use crate::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog};
+
+/// The longest progress message that is passed on, in bytes.
+const MAX_PROGRESS_MESSAGE: usize = 4096;
+
+/// An answer as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum RawAnswer {
+    /// The text of `result`.
+    Result(Arc<str>),
+    /// The text of `error`.
+    Error(Arc<str>),
+    /// There is an answer, but it cannot be used.
+    Unusable(String),
+}
+
+/// Where an answer is put.
+pub(super) type Slot = Arc<Mutex<Option<RawAnswer>>>;
+
+/// A request as it is to be written; travels in the extensions of rmcp's request.
+#[derive(Clone)]
+pub(super) struct Outbound {
+    /// The method.
+    pub(super) method: &'static str,
+    /// The parameters, without a progress token.
+    pub(super) params: Arc<Map<String, Value>>,
+    /// Where the answer goes.
+    pub(super) slot: Slot,
+    /// Where progress goes; without one the request asks for none.
+    pub(super) progress: Option<Arc<dyn ProgressSink>>,
+}
+
+struct Waiting {
+    slot: Slot,
+    progress: Option<Arc<dyn ProgressSink>>,
+    last: f64,
+}
+
+/// What this side remembers: requests without an answer, by our number. The caller bounds how many there are.
+#[allow(unreachable_pub, reason = "named by a public trait; nothing outside of the adapter can make one")]
+pub struct UpstreamSide {
+    waiting: Mutex<HashMap<i64, Waiting>>,
+    connection: ConnectionId,
+    events: Arc<dyn UpstreamEvents>,
+}
+
+impl UpstreamSide {
+    pub(super) fn new(connection: ConnectionId, events: Arc<dyn UpstreamEvents>) -> Self {
+        Self { waiting: Mutex::default(), connection, events }
+    }
+
+    /// Forgets a request; its answer and progress are dropped from now on.
+    pub(super) fn forget(&self, id: &RequestId) {
+        if let Some(number) = our_number(id) {
+            self.waiting.lock().remove(&number);
+        }
+    }
+
+    fn answered(&self, id: &RequestId, answer: impl FnOnce() -> RawAnswer) -> bool {
+        let waiting = our_number(id).and_then(|number| self.waiting.lock().remove(&number));
+        let Some(waiting) = waiting else { return false };
+        *waiting.slot.lock() = Some(answer());
+        true
+    }
+
+    fn notification(&self, method: &str, envelope: &Envelope<'_>) -> bool {
+        let params = envelope.params.map_or("null", |raw| raw.get());
+        match method {
+            "notifications/progress" => self.progress(params),
+            "notifications/tools/list_changed" => self.events.tools_changed(self.connection),
+            "notifications/message" => self.log(params),
+            _ => return false,
+        }
+        true
+    }
+
+    fn progress(&self, params: &str) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params {
+            progress_token: Value,
+            progress: f64,
+            total: Option<f64>,
+            message: Option<String>,
+        }
+        let Ok(params) = serde_json::from_str::<Params>(params) else { return };
+        let token = match &params.progress_token {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_i64(),
+        };
+        let sink = {
+            let mut waiting = self.waiting.lock();
+            let Some(waiting) = token.and_then(|token| waiting.get_mut(&token)) else { return };
+            if params.progress <= waiting.last {
+                return;
+            }
+            waiting.last = params.progress;
+            waiting.progress.clone()
+        };
+        if let Some(sink) = sink {
+            let message = params.message.map(|message| text::prefix(&message, MAX_PROGRESS_MESSAGE).to_owned());
+            sink.progress(Progress { progress: params.progress, total: params.total, message });
+        }
+    }
+
+    fn log(&self, params: &str) {
+        #[derive(Deserialize)]
+        struct Params {
+            level: String,
+            #[serde(default)]
+            logger: Option<String>,
+            #[serde(default)]
+            data: Value,
+        }
+        let Ok(params) = serde_json::from_str::<Params>(params) else { return };
+        self.events.log(UpstreamLog {
+            level: text::prefix(&params.level, 32).to_owned(),
+            logger: params.logger.map(|logger| text::prefix(&logger, 256).to_owned()),
+            data: params.data,
+        });
+    }
+}
+
+impl<I: AsyncRead + Send + Unpin> LineTransport<RoleClient, I> {
+    pub(super) fn to_upstream<W>(peer: &str, input: I, output: W, limits: Limits, side: Arc<UpstreamSide>) -> Self
+    where
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        Self::with_side(peer, input, output, limits, side)
+    }
+}
+
+/// An empty result in the place of an answer whose text is in its slot.
+fn stand_in(id: RequestId) -> RxJsonRpcMessage<RoleClient> {
+    JsonRpcMessage::response(ServerResult::empty(()), id)
+}
+
+fn failure(id: RequestId, why: String) -> RxJsonRpcMessage<RoleClient> {
+    JsonRpcMessage::error(ErrorData::new(ErrorCode::INTERNAL_ERROR, why, None), Some(id))
+}
+
+impl LineRole for RoleClient {
+    type Side = UpstreamSide;
+    const WRITES_AFTER_END: bool = false;
+
+    fn outgoing(side: &UpstreamSide, message: TxJsonRpcMessage<Self>) -> Result<Option<String>, TransportFault> {
+        if let JsonRpcMessage::Request(request) = &message
+            && let ClientRequest::CustomRequest(custom) = &request.request
+            && let Some(outbound) = custom.extensions().get::<Outbound>()
+            && let Some(number) = our_number(&request.id)
+        {
+            let line = request_line(number, outbound)?;
+            let waiting =
+                Waiting { slot: outbound.slot.clone(), progress: outbound.progress.clone(), last: f64::NEG_INFINITY };
+            side.waiting.lock().insert(number, waiting);
+            return Ok(Some(line));
+        }
+        serde_json::to_string(&message).map(Some).map_err(|error| TransportFault::Message(error.to_string()))
+    }
+
+    fn incoming(side: &UpstreamSide, line: &str, reply: &dyn Fn(String)) -> Inbound<Self> {
+        let envelope = match Envelope::parse(line) {
+            Ok(envelope) => envelope,
+            Err(what) => return Inbound::Rubbish(what),
+        };
+        let id = envelope.id();
+        match (&envelope.method, id) {
+            (Some(method), Id::Absent) => {
+                if side.notification(method, &envelope) {
+                    return Inbound::Consumed;
+                }
+                // Others mean nothing to us, so their shape does not either.
+                parse_message::<Self>(line).map_or(Inbound::Consumed, Inbound::one)
+            }
+            (Some(_), Id::Good(id)) => parse_message::<Self>(line).map_or_else(
+                |error| {
+                    reply(error_line(Some(&id), -32600, &format!("invalid request: {error}")));
+                    Inbound::Consumed
+                },
+                Inbound::one,
+            ),
+            (Some(_), Id::Bad) => Inbound::Rubbish("a request without a usable id"),
+            (None, Id::Good(id)) => answer(side, line, &envelope, id),
+            (None, _) => Inbound::Rubbish("an answer without a usable id"),
+        }
+    }
+
+    fn oversized(
+        side: &UpstreamSide,
+        id: RequestId,
+        answers: bool,
+        limit: usize,
+        reply: &dyn Fn(String),
+    ) -> Inbound<Self> {
+        if !answers {
+            reply(error_line(Some(&id), -32600, &format!("the request has more than {limit} bytes")));
+            return Inbound::Consumed;
+        }
+        let why = format!("the server's answer has more than {limit} bytes");
+        if side.answered(&id, || RawAnswer::Unusable(why.clone())) {
+            return Inbound::one(stand_in(id));
+        }
+        Inbound::one(failure(id, why))
+    }
+}
+
+fn answer(side: &UpstreamSide, line: &str, envelope: &Envelope<'_>, id: RequestId) -> Inbound<RoleClient> {
+    let raw = || match (envelope.failure(), envelope.result) {
+        (Some(error), _) => RawAnswer::Error(error.get().into()),
+        (None, Some(result)) => RawAnswer::Result(result.get().into()),
+        (None, None) => RawAnswer::Unusable("the server answered with neither a result nor an error".to_owned()),
+    };
+    if side.answered(&id, raw) {
+        return Inbound::one(stand_in(id));
+    }
+    // The handshake's answer, or one that nobody waits for any more.
+    Inbound::one(parse_message::<RoleClient>(line).unwrap_or_else(|error| failure(id, error)))
+}
+
+fn request_line(number: i64, outbound: &Outbound) -> Result<String, TransportFault> {
+    let text = if outbound.progress.is_some() {
+        let mut params = (*outbound.params).clone();
+        let meta = params.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(meta) = meta {
+            meta.insert("progressToken".to_owned(), Value::from(number));
+        }
+        serde_json::to_string(&params)
+    } else {
+        serde_json::to_string(&*outbound.params)
+    };
+    let params = text.map_err(|error| TransportFault::Message(error.to_string()))?;
+    let method = outbound.method;
+    Ok(format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#))
+}

@@ -1,0 +1,350 @@
+//! Items and decisions as one line of JSON each.
+//!
+//! Every line has `type` (`started`, `completed`, `decision`), `time`, `call`, `server` and `tool`, so that all lines of
+//! one call are found by its id. Lines are bounded: what does not fit is left out and the line says `"cut":true`.
+//! Arguments are left out unless asked for: they hold what users type and what tools are given, secrets included.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::model::arguments::Arguments;
+use crate::model::caller::Caller;
+use crate::model::decision::Voice;
+use crate::model::digest::Digest;
+use crate::model::item::{CallInfo, Item, Status};
+use crate::model::name::{CallId, RawToolName, ServerName};
+use crate::model::outcome::{Code, Durations, Outcome};
+use crate::model::revision::{PolicySetDigest, Revision};
+use crate::model::verdict::Folded;
+use crate::ports::recorder::{Consent, DecisionRecord};
+
+/// The longest line, its newline included, in bytes.
+pub(super) const MAX_LINE: usize = 1024 * 1024;
+
+/// What begins every line.
+#[derive(Serialize)]
+struct Head<'a> {
+    r#type: &'static str,
+    time: Timestamp,
+    call: &'a CallId,
+    /// None: the caller used a name that leads to no server.
+    server: Option<&'a ServerName>,
+    tool: &'a RawToolName,
+}
+
+#[derive(Serialize)]
+struct ItemLine<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    status: Status,
+    #[serde(flatten)]
+    end: Option<End<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<&'a Caller>,
+    #[serde(flatten)]
+    about: Option<About<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Option<&'a Map<String, Value>>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
+}
+
+/// How a call ended.
+#[derive(Serialize)]
+struct End<'a> {
+    outcome: Ending<'a>,
+    wall_ms: f64,
+    call_ms: f64,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Ending<'a> {
+    Whole(&'a Outcome),
+    /// Of a line that had to be cut: the code alone.
+    Code {
+        failed: Code,
+    },
+}
+
+/// What the catalog knows about the tool.
+#[derive(Serialize)]
+struct About<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connector_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp_app_resource_uri: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plugin_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_only_hint: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct DecisionLine<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    caller: &'a Caller,
+    revision: Revision,
+    policy_set: PolicySetDigest,
+    definition: Digest,
+    arguments_digest: Digest,
+    folded: &'a Folded,
+    consent: &'a Consent,
+    voices: &'a [Voice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    steps: &'a [String],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
+}
+
+/// Returns the line of an item, its newline included.
+///
+/// # Errors
+/// When there is no line within the limit, which bounded names and ids exclude.
+pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io::Result<Vec<u8>> {
+    let (r#type, info, status, time, end) = match item {
+        Item::Started(started) => ("started", &started.call, started.status, started.started_at, None),
+        Item::Completed(completed) => {
+            let end = (&completed.outcome, completed.durations);
+            ("completed", &completed.call, completed.status, completed.completed_at, Some(end))
+        }
+    };
+    // Named one by one: a field that is added must be decided on here, not leak into logs.
+    let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
+    let line = |arguments: Option<&'_ Arguments>, cut: bool, bare: bool| {
+        let line = ItemLine {
+            head: Head { r#type, time, call: id, server: tool.server.as_ref(), tool: &tool.tool },
+            status,
+            end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
+            caller: (!bare).then_some(caller),
+            about: (!bare).then_some(About {
+                connector_id: connector_id.as_deref(),
+                mcp_app_resource_uri: mcp_app_resource_uri.as_deref(),
+                plugin_id: plugin_id.as_deref(),
+                read_only_hint: *read_only_hint,
+            }),
+            arguments: arguments.map(Arguments::object),
+            cut,
+        };
+        encode(&line, max)
+    };
+    if include_arguments && let Some(whole) = line(Some(arguments), false, false)? {
+        return Ok(whole);
+    }
+    match line(None, include_arguments, false)? {
+        Some(without_arguments) => Ok(without_arguments),
+        None => line(None, true, true)?.ok_or_else(too_long),
+    }
+}
+
+/// Returns the line of a decision, its newline included. Too long, it goes without the fold's steps, which say in
+/// sentences what the rest says in values.
+///
+/// # Errors
+/// When it is too long even so: a decision is kept whole or refused.
+pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<Vec<u8>> {
+    let line = |steps, cut| {
+        let line = DecisionLine {
+            head: Head {
+                r#type: "decision",
+                time: record.at,
+                call: &record.call,
+                server: Some(&record.tool.server),
+                tool: &record.tool.tool,
+            },
+            caller: &record.caller,
+            revision: record.revision,
+            policy_set: record.policy_set,
+            definition: record.definition,
+            arguments_digest: record.arguments,
+            folded: &record.decision.folded,
+            consent: &record.consent,
+            voices: &record.decision.voices,
+            steps,
+            cut,
+        };
+        encode(&line, max)
+    };
+    match line(&record.decision.steps, false)? {
+        Some(whole) => Ok(whole),
+        None => line(&[], true)?.ok_or_else(too_long),
+    }
+}
+
+impl<'a> End<'a> {
+    fn of(outcome: &'a Outcome, durations: Durations, bare: bool) -> Self {
+        let outcome = match outcome {
+            Outcome::Failed(failure) if bare => Ending::Code { failed: failure.code },
+            Outcome::Failed(_) | Outcome::Answered | Outcome::ToolError => Ending::Whole(outcome),
+        };
+        Self { outcome, wall_ms: milliseconds(durations.wall), call_ms: milliseconds(durations.call) }
+    }
+}
+
+/// Milliseconds with three decimals.
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
+/// Returns the line, or `None` when it is longer than `max`.
+fn encode(line: &impl Serialize, max: usize) -> std::io::Result<Option<Vec<u8>>> {
+    let mut bytes = serde_json::to_vec(line)?;
+    bytes.push(b'\n');
+    Ok((bytes.len() <= max).then_some(bytes))
+}
+
+fn too_long() -> std::io::Error {
+    std::io::Error::other("the line is longer than the limit")
+}
+
+/// Values that the tests of this folder share.
+#[cfg(test)]
+pub(super) mod samples {
+    use super::*;
+    use crate::model::decision::{Decision, Spoken};
+    use crate::model::item::{CompletedItem, StartedItem};
+    use crate::model::layer::{LayerKind, LayerRef};
+    use crate::model::name::ToolRef;
+    use crate::model::outcome::{Failure, Stage};
+    use crate::model::verdict::{Reason, RuleId, Source, Verdict};
+
+    fn info() -> CallInfo {
+        let tool = ToolRef::parse("files/write").unwrap();
+        let arguments = Arguments::parse(r#"{"path":"a","token":"hunter2"}"#).unwrap();
+        CallInfo::unknown(CallId::new("call_1").unwrap(), tool.into(), Caller::local("me"), arguments)
+    }
+
+    pub(in crate::adapters::record) fn started() -> Item {
+        Item::Started(StartedItem { call: info(), status: Status::InProgress, started_at: Timestamp::UNIX_EPOCH })
+    }
+
+    pub(in crate::adapters::record) fn completed() -> Item {
+        failed(Failure::new(Stage::Approval, Code::Denied, "the call was refused"))
+    }
+
+    pub(in crate::adapters::record) fn failed(failure: Failure) -> Item {
+        let outcome = Outcome::Failed(failure);
+        Item::Completed(CompletedItem {
+            call: info(),
+            status: CompletedItem::status_of(&outcome),
+            outcome,
+            completed_at: Timestamp::UNIX_EPOCH,
+            durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
+        })
+    }
+
+    pub(in crate::adapters::record) fn decision() -> DecisionRecord {
+        let reason = Reason { rule: RuleId::parse("no-writes"), text: "writes are off".to_owned() };
+        let source = Source { layer: LayerRef::new(LayerKind::Managed), component: "guard".into(), digest: None };
+        let voice =
+            Voice { source, spoken: Spoken::Verdict(Verdict::Deny(reason)), posture: None, observed: false, fuel: 7 };
+        DecisionRecord {
+            at: Timestamp::UNIX_EPOCH,
+            call: CallId::new("call_1").unwrap(),
+            tool: ToolRef::parse("files/write").unwrap(),
+            caller: Caller::local("me"),
+            revision: Revision::FIRST.next(),
+            policy_set: PolicySetDigest(Digest::of(b"set")),
+            definition: Digest::of(b"definition"),
+            arguments: Digest::of(b"arguments"),
+            decision: Decision {
+                voices: vec![voice],
+                folded: Folded::Run { lifted_by: None },
+                steps: vec!["managed/guard refuses".to_owned()],
+            },
+            consent: Consent::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::name::ToolRef;
+    use crate::model::outcome::{Failure, Stage};
+
+    fn parse(line: &[u8]) -> Value {
+        let text = std::str::from_utf8(line).unwrap();
+        assert!(text.ends_with('\n') && text.matches('\n').count() == 1, "not one line: {text:?}");
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_what_happened_to_which_call_and_holds_no_arguments() {
+        let line = item(&samples::completed(), false, MAX_LINE).unwrap();
+        assert!(!String::from_utf8_lossy(&line).contains("hunter2"));
+        let value = parse(&line);
+        assert_eq!(value["type"], "completed");
+        assert_eq!(value["time"], "1970-01-01T00:00:00Z");
+        assert_eq!(
+            (&value["call"], &value["server"], &value["tool"]),
+            (&"call_1".into(), &"files".into(), &"write".into())
+        );
+        assert_eq!(value["status"], "failed");
+        assert_eq!(value["outcome"]["failed"]["code"], "denied");
+        assert_eq!((value["wall_ms"].as_f64(), value["call_ms"].as_f64()), (Some(12.345), Some(0.0)));
+        assert!(value.get("arguments").is_none() && value.get("cut").is_none());
+    }
+
+    #[test]
+    fn arguments_are_there_when_asked_for() {
+        let value = parse(&item(&samples::started(), true, MAX_LINE).unwrap());
+        assert_eq!(value["arguments"]["token"], "hunter2");
+        assert_eq!((&value["type"], &value["status"]), (&"started".into(), &"inProgress".into()));
+        assert!(value.get("outcome").is_none());
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_loses_its_arguments_first_and_says_so() {
+        let whole = item(&samples::started(), true, MAX_LINE).unwrap();
+        let value = parse(&item(&samples::started(), true, whole.len() - 1).unwrap());
+        assert!(value.get("arguments").is_none());
+        assert_eq!(value["cut"], true);
+        assert_eq!(value["caller"]["principal"], "me");
+    }
+
+    #[test]
+    fn a_huge_failure_leaves_its_code() {
+        let failure = Failure::new(Stage::Call, Code::ProtocolError, "x".repeat(2 * MAX_LINE));
+        let line = item(&samples::failed(failure), false, MAX_LINE).unwrap();
+        let value = parse(&line);
+        assert!(line.len() < 1024);
+        assert_eq!((&value["outcome"]["failed"], &value["cut"]), (&"protocol-error".into(), &true.into()));
+    }
+
+    #[test]
+    fn a_decision_says_who_spoke_and_holds_digests_only() {
+        let value = parse(&decision(&samples::decision(), MAX_LINE).unwrap());
+        assert_eq!((&value["type"], &value["call"]), (&"decision".into(), &"call_1".into()));
+        assert_eq!(value["voices"][0]["source"]["layer"], "managed");
+        assert_eq!(value["voices"][0]["verdict"]["deny"]["rule"], "no-writes");
+        assert_eq!(value["arguments_digest"], Digest::of(b"arguments").to_string());
+        assert_eq!(value["consent"]["by"], "refused");
+    }
+
+    #[test]
+    fn r34_a_decision_too_long_loses_its_steps_and_beyond_that_is_refused() {
+        let mut record = samples::decision();
+        record.decision.steps = vec!["x".repeat(MAX_LINE)];
+        let value = parse(&decision(&record, MAX_LINE).unwrap());
+        assert_eq!((value.get("steps"), &value["cut"]), (None, &true.into()));
+        record.caller.groups = vec!["x".repeat(MAX_LINE)];
+        assert!(decision(&record, MAX_LINE).is_err());
+    }
+
+    #[test]
+    fn the_longest_names_still_give_a_line() {
+        let mut sample = samples::started();
+        if let Item::Started(started) = &mut sample {
+            started.call.tool =
+                ToolRef::parse(&format!("{}/{}", "s".repeat(128), "\u{1}".repeat(1024))).unwrap().into();
+            started.call.id = CallId::new(&"\u{1}".repeat(256)).unwrap();
+            started.call.caller.groups = vec!["x".repeat(MAX_LINE)];
+        }
+        assert!(item(&sample, true, MAX_LINE).unwrap().len() < 16 * 1024);
+    }
+}

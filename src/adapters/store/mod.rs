@@ -1,0 +1,3 @@
+//! Where grants are kept.
+
+pub mod memory;

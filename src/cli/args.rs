@@ -1,0 +1,211 @@
+//! The commands and flags, with their help.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  usage or configuration
+  3  refused by policy
+  4  stale or unavailable
+  5  the tool answered with an error";
+
+/// A policy host for MCP tool calls.
+///
+/// Portcullis stands between an agent and its MCP servers. Every call is decided by policy components in a WebAssembly
+/// sandbox, one set for each configuration layer; a layer can tighten what others allow, and a component that fails
+/// refuses.
+#[derive(Debug, Parser)]
+#[command(name = "portcullis", version, max_term_width = 100, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Flags of all commands.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Flags of all commands.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// How data is printed
+    #[arg(long, global = true, value_enum, default_value_t = Format::Human, value_name = "FORMAT")]
+    pub format: Format,
+    /// When to colour; `auto` honours NO_COLOR and terminals
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub color: Color,
+    /// Read another configuration file as a session layer; may be given several times
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// Set one configuration key for this session, as in TOML; may be given several times
+    #[arg(short = 'c', global = true, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Add the restrictions of another managed file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub managed: Option<PathBuf>,
+    /// Append items and decisions to a file as JSON lines
+    #[arg(long, global = true, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Keep the calls' arguments in the log file too; they may hold secrets
+    #[arg(long, global = true)]
+    pub log_arguments: bool,
+    /// Say more on stderr; twice for debugging. PORTCULLIS_LOG takes a filter instead
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Say only errors on stderr
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// How data is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Human,
+    /// One JSON value, or one a line.
+    Json,
+}
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On terminals, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve all configured servers as one MCP server on stdin and stdout
+    ///
+    /// An MCP client starts this as its only server. Ends, with every server that it started, at the end of its input or
+    /// at SIGTERM, SIGINT or SIGHUP.
+    #[command(after_long_help = "\
+Example, in a client's configuration:
+  { \"mcpServers\": { \"portcullis\": { \"command\": \"portcullis\", \"args\": [\"serve\"] } } }")]
+    Serve,
+    /// Make one call through the pipeline
+    ///
+    /// Prints what a model would read. If somebody must agree, the terminal is asked; without one, the call is refused.
+    #[command(after_long_help = "\
+Examples:
+  portcullis call files/read_file '{\"path\":\"notes.txt\"}'
+  echo '{\"path\":\"notes.txt\"}' | portcullis call files/read_file -
+  portcullis call files/write_file @arguments.json --format json")]
+    Call(Target),
+    /// List the tools: raw and visible names, exposure and its reason
+    ///
+    /// Starts every enabled server and waits until it is ready or has failed. What cannot be used is listed too, with the
+    /// reason.
+    #[command(after_long_help = "\
+Examples:
+  portcullis tools
+  portcullis tools --for responses --format json")]
+    Tools {
+        /// Whose names to show: those of the gateway's clients, or namespaces and names for a Responses model
+        #[arg(long = "for", value_enum, default_value_t = Audience::Mcp, value_name = "AUDIENCE")]
+        audience: Audience,
+    },
+    /// Say what a call would come to, and why, without making it
+    ///
+    /// Every layer's verdict, the fold step by step, and what would happen. The same code as `call`, up to the point where
+    /// somebody is asked or the call is sent. Exits 0 if the call would run or somebody would be asked, 3 if it would be
+    /// refused, 4 if its tool is unavailable.
+    #[command(after_long_help = "\
+Example:
+  portcullis explain files/write_file '{\"path\":\"notes.txt\",\"text\":\"hello\"}'")]
+    Explain(Target),
+    /// Show the main job on embedded defaults, with nothing to install
+    ///
+    /// Starts small MCP servers inside of this process and makes calls that are allowed, asked about, denied, failed
+    /// closed, stale and unavailable. Exits 0 only if every call went as its story says.
+    #[command(after_long_help = "\
+Examples:
+  portcullis demo
+  portcullis demo --format json")]
+    Demo,
+    /// Show or check the configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// Trust a project folder's configuration layer
+    ///
+    /// A project's `.portcullis/config.toml` is ignored until you trust its folder, as it is now: any change of what it
+    /// makes us load or run needs your trust again. Needs a terminal, and a code that is shown only there, so that no
+    /// program can do it in your place.
+    #[command(after_long_help = "\
+Examples:
+  portcullis trust
+  portcullis trust --list
+  portcullis trust --remove old/project")]
+    Trust(Trust),
+}
+
+/// A tool and its arguments.
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// The tool, by its raw names
+    #[arg(value_name = "SERVER/TOOL")]
+    pub tool: String,
+    /// Its arguments: a JSON object, `-` for stdin, or `@FILE`. Default: none
+    #[arg(value_name = "ARGS", allow_hyphen_values = true)]
+    pub arguments: Option<String>,
+}
+
+/// Whose names to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Audience {
+    /// Flat names, as MCP clients see them.
+    Mcp,
+    /// Namespaces and names, as a Responses model sees them.
+    Responses,
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Print every effective value with its origin
+    #[command(after_long_help = "\
+Example:
+  portcullis config show -c approval_policy=never")]
+    Show,
+    /// Report what is wrong; exits 2 if anything is
+    #[command(after_long_help = "\
+Example:
+  portcullis config check --config candidate.toml")]
+    Check,
+}
+
+/// Which folder, and what about it.
+#[derive(Debug, Args)]
+pub(crate) struct Trust {
+    /// The project folder
+    #[arg(value_name = "DIR", default_value = ".", conflicts_with = "list")]
+    pub dir: PathBuf,
+    /// List the trusted folders
+    #[arg(long, conflicts_with = "remove")]
+    pub list: bool,
+    /// Take the trust back
+    #[arg(long)]
+    pub remove: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,96 @@
+//! `config show` and `config check`.
+
+use portcullis::config::show::{Shown, effective};
+use portcullis::config::{LayerState, LayerStatus, Resolved};
+use portcullis::model::text::shown;
+use serde_json::json;
+
+use super::args::{Format, Global};
+use super::exit::{Exit, Trouble};
+use super::render::{self, BAD, FAINT, GOOD, STRONG, WARN, field, styled};
+use super::setup;
+
+/// Prints every place of a layer, and every effective value with its origin.
+pub(crate) fn show(global: &Global) -> Result<Exit, Trouble> {
+    let resolved = setup::resolve(global, &setup::places()?);
+    let values = effective(&resolved);
+    match global.format {
+        Format::Human => render::data(&human(&resolved, &values))?,
+        Format::Json => render::json(&json!({
+            "layers": resolved.layers.iter().map(layer).collect::<Vec<_>>(),
+            "values": values,
+            "problems": resolved.problems,
+            "refusals": resolved.refusals,
+            "digest": resolved.digest,
+        }))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Prints what is wrong; exits 2 if anything is.
+pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
+    let resolved = setup::resolve(global, &setup::places()?);
+    let wrong = resolved.problems.len().max(resolved.refusals.len());
+    match global.format {
+        Format::Human if wrong == 0 => render::data("The configuration is in order.\n")?,
+        Format::Human => render::data(&problems(&resolved, render::width()))?,
+        Format::Json => render::json(&json!({ "problems": resolved.problems, "refusals": resolved.refusals }))?,
+    }
+    Ok(if wrong == 0 { Exit::Done } else { Exit::Usage })
+}
+
+fn human(resolved: &Resolved, values: &[Shown]) -> String {
+    let width = render::width();
+    let mut out = format!("{}\n", styled(STRONG, "layers, weak to strong"));
+    for status in &resolved.layers {
+        let (style, word) = state(status);
+        let place = status.layer.file().map_or_else(|| "command line".to_owned(), setup::shown);
+        out.push_str(&field(2, &format!("{}:", status.layer), &format!("{place} {}", styled(style, word)), width));
+    }
+    out.push_str(&format!("{}\n", styled(STRONG, "values")));
+    for value in values {
+        let line = value.line.map_or_else(String::new, |line| format!(":{line}"));
+        let origin = match &value.file {
+            Some(file) => format!("{} {}{line}", value.layer, setup::shown(file)),
+            None => value.layer.to_string(),
+        };
+        // Values and their origins are copied from here: not wrapped.
+        let text = shown(&value.value, 1000);
+        out.push_str(&format!("  {} = {text}  {}\n", shown(&value.key, 300), styled(FAINT, &format!("# {origin}"))));
+    }
+    if !(resolved.problems.is_empty() && resolved.refusals.is_empty()) {
+        out.push_str(&format!("{}\n", styled(STRONG, "problems")));
+        out.push_str(&problems(resolved, width));
+    }
+    out
+}
+
+fn problems(resolved: &Resolved, width: usize) -> String {
+    let mut out = String::new();
+    for refusal in &resolved.refusals {
+        out.push_str(&field(0, "refusal:", &shown(refusal, 1000), width));
+    }
+    for problem in &resolved.problems {
+        out.push_str(&field(0, "problem:", &shown(&problem.to_string(), 1000), width));
+    }
+    out
+}
+
+fn layer(status: &LayerStatus) -> serde_json::Value {
+    json!({
+        "layer": status.layer,
+        "file": status.layer.file(),
+        "digest": status.digest,
+        "status": status.state,
+    })
+}
+
+fn state(status: &LayerStatus) -> (anstyle::Style, &'static str) {
+    match status.state {
+        LayerState::Applied => (GOOD, "in force"),
+        LayerState::Absent => (FAINT, "absent"),
+        LayerState::Untrusted => (WARN, "not trusted, ignored"),
+        LayerState::Changed(_) => (WARN, "changed since it was trusted"),
+        LayerState::Broken(_) => (BAD, "cannot be read"),
+    }
+}

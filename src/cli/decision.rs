@@ -1,0 +1,78 @@
+//! A decision in words: who said what, and how the answers fold.
+
+use anstyle::Style;
+use portcullis::model::decision::{Decision, Spoken, Voice};
+use portcullis::model::layer::LayerRef;
+use portcullis::model::text::shown;
+use portcullis::model::verdict::{MAX_REASON, Reason, Remember, Source, Verdict};
+
+use super::render::{self, BAD, FAINT, GOOD, WARN, field, styled};
+
+/// Returns every voice and every step of the fold, wrapped, each on lines of its own.
+pub(crate) fn describe(decision: &Decision, width: usize) -> String {
+    let mut out = format!("{}\n", styled(render::STRONG, "verdicts"));
+    for voice in &decision.voices {
+        out.push_str(&field(2, &format!("{}:", source(&voice.source)), &said(voice), width));
+        if let Some(file) = voice.source.layer.file() {
+            out.push_str(&field(4, "file", &shown(&file.display().to_string(), 300), width));
+        }
+    }
+    out.push_str(&format!("{}\n", styled(render::STRONG, "fold")));
+    for (number, step) in decision.steps.iter().enumerate() {
+        out.push_str(&field(2, &format!("{}.", number + 1), &shown(step, 1000), width));
+    }
+    out
+}
+
+/// Returns layer/component.
+pub(crate) fn source(source: &Source) -> String {
+    format!("{}/{}", source.layer, shown(&source.component, 128))
+}
+
+fn said(voice: &Voice) -> String {
+    let mut out = match &voice.spoken {
+        Spoken::Verdict(Verdict::Abstain) => styled(FAINT, "no opinion"),
+        Spoken::Verdict(Verdict::Allow(reason)) => with_reason(GOOD, "allow", reason),
+        Spoken::Verdict(Verdict::Ask(ask)) => {
+            let remember = match ask.remember {
+                Remember::Never => "not to be remembered",
+                Remember::Session => "may be remembered for the session",
+                Remember::Always => "may be remembered",
+            };
+            let bound = if ask.bind_arguments { ", for these arguments" } else { "" };
+            format!("{} ({remember}{bound})", with_reason(WARN, "ask", &ask.reason))
+        }
+        Spoken::Verdict(Verdict::Deny(reason)) => with_reason(BAD, "deny", reason),
+        Spoken::Fault(fault) => format!("{} ({})", styled(BAD, "failed"), shown(&fault.to_string(), MAX_REASON)),
+    };
+    if let Some((layer, posture)) = &voice.posture {
+        let word = |value: serde_json::Result<serde_json::Value>| {
+            value.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+        };
+        let (mode, policy) = (word(serde_json::to_value(posture.mode)), word(serde_json::to_value(posture.policy)));
+        let profile = word(serde_json::to_value(posture.profile));
+        out.push_str(&format!(" (posture of {}: mode {mode}, policy {policy}, profile {profile})", whose(layer)));
+    }
+    if voice.observed {
+        out.push_str(" (only observed)");
+    }
+    out
+}
+
+fn with_reason(style: Style, word: &str, reason: &Reason) -> String {
+    let mut out = styled(style, word);
+    if let Some(rule) = &reason.rule {
+        out.push_str(&format!(", rule {rule}"));
+    }
+    if !reason.text.is_empty() {
+        out.push_str(&format!(": {}", shown(&reason.text, MAX_REASON)));
+    }
+    out
+}
+
+fn whose(layer: &LayerRef) -> String {
+    match layer.file() {
+        Some(file) => format!("{layer} ({})", shown(&file.display().to_string(), 300)),
+        None => layer.to_string(),
+    }
+}

@@ -1,0 +1,134 @@
+//! `explain`: what a call would come to, and why. The same code as `call` up to the barrier (R38).
+
+use std::time::Duration;
+
+use portcullis::host::Host;
+use portcullis::host::session::SessionCall;
+use portcullis::host::user::local_caller;
+use portcullis::model::name::Target;
+use portcullis::model::outcome::{Code, Failure};
+use portcullis::model::text::shown;
+use portcullis::model::verdict::{Folded, Remember};
+use portcullis::pipeline::{Explanation, Would};
+use portcullis::ports::reviewer::NobodyThere;
+use serde_json::{Value, json};
+
+use super::args::{self, Format, Global};
+use super::exit::{Exit, Trouble};
+use super::render::{self, BAD, GOOD, STRONG, WARN, field, styled};
+use super::{decision, setup};
+
+/// Explains the call, and ends its server.
+pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Trouble> {
+    let reference = setup::target(&given.tool)?;
+    let arguments = setup::arguments(&given)?;
+    let stop = setup::stop_on_signals()?;
+    let mut parts = setup::wire(global).await?.parts;
+    setup::only(&mut parts, &reference);
+    let host = Host::start(parts);
+    let target = Target::from(reference);
+    // Nobody is asked: a dry run has no side effect on a person either.
+    let session = host.session(local_caller(), std::sync::Arc::new(NobodyThere));
+    let explained = tokio::select! {
+        explained = session.explain(SessionCall::new(target.clone(), arguments)) => Some(explained),
+        () = stop.cancelled() => None,
+    };
+    let unavailable = matches!(&explained, Some(Explanation { would: Would::Fail(failure), .. })
+        if failure.code == Code::NotAvailable);
+    let why = unavailable.then(|| setup::not_available(&host, &target));
+    host.shutdown(Duration::ZERO).await;
+
+    let explained = explained.ok_or_else(|| Trouble::new(Exit::Failed, "interrupted"))?;
+    match global.format {
+        Format::Human => render::data(&human(&target, &explained, why.as_deref()))?,
+        Format::Json => render::json(&json!({
+            "tool": target.to_string(),
+            "would": would(&explained.would),
+            "decision": explained.decision,
+            "reviewer_could_change": could_change(&explained.would),
+            "why": why,
+        }))?,
+    }
+    Ok(match &explained.would {
+        Would::Run { .. } | Would::Ask { .. } => Exit::Done,
+        Would::Fail(failure) => Exit::of_code(failure.code),
+    })
+}
+
+fn human(target: &Target, explained: &Explanation, why: Option<&str>) -> String {
+    let width = render::width();
+    let headline = match &explained.would {
+        Would::Run { .. } => styled(GOOD, "would run"),
+        Would::Ask { .. } => styled(WARN, "would be asked about"),
+        Would::Fail(failure) => styled(BAD, &format!("would fail: {}", failure.code.as_str())),
+    };
+    let mut out = format!("{} {headline}\n", styled(STRONG, &shown(&target.to_string(), 256)));
+    if let Some(decision) = &explained.decision {
+        out.push_str(&decision::describe(decision, width));
+    }
+    out.push_str(&format!("{}\n", styled(STRONG, "result")));
+    for line in result(explained, why) {
+        out.push_str(&field(1, "", &line, width));
+    }
+    out
+}
+
+fn result(explained: &Explanation, why: Option<&str>) -> Vec<String> {
+    match &explained.would {
+        Would::Run { grant: Some(_) } => {
+            vec!["The call would be sent: a remembered agreement covers the asks.".to_owned()]
+        }
+        Would::Run { grant: None } => {
+            let lifted = explained.decision.as_ref().and_then(|decision| match &decision.folded {
+                Folded::Run { lifted_by } => lifted_by.as_ref(),
+                Folded::Ask(_) | Folded::Deny(_) => None,
+            });
+            vec![match lifted {
+                Some(source) => format!("The call would be sent: {} lifted the ask.", decision::source(source)),
+                None => "The call would be sent: nothing asks or refuses.".to_owned(),
+            }]
+        }
+        Would::Ask { options } => {
+            let options: Vec<&str> = options.iter().map(|option| word(*option)).collect();
+            vec![
+                format!("Somebody would be asked, and could allow it {}.", options.join(", ")),
+                "A reviewer could change the result: without an agreement the call would be refused.".to_owned(),
+            ]
+        }
+        Would::Fail(failure) => {
+            let mut lines = vec![shown(&failure.message, 1000)];
+            lines.extend(why.or(failure.detail.as_deref()).map(|why| shown(why, 2000)));
+            if Exit::of_code(failure.code) == Exit::Refused {
+                lines.push("No reviewer could change this.".to_owned());
+            }
+            lines
+        }
+    }
+}
+
+fn word(option: Remember) -> &'static str {
+    match option {
+        Remember::Never => "once",
+        Remember::Session => "for the session",
+        Remember::Always => "until something changes",
+    }
+}
+
+fn could_change(would: &Would) -> bool {
+    match would {
+        Would::Ask { .. } => true,
+        Would::Run { .. } | Would::Fail(_) => false,
+    }
+}
+
+fn would(would: &Would) -> Value {
+    match would {
+        Would::Run { grant } => json!({ "run": { "granted": grant.is_some() } }),
+        Would::Ask { options } => json!({ "ask": { "options": options } }),
+        Would::Fail(failure) => fail(failure),
+    }
+}
+
+fn fail(failure: &Failure) -> Value {
+    json!({ "fail": failure })
+}

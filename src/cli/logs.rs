@@ -1,0 +1,41 @@
+//! What the process says about itself while it runs: to stderr, never to stdout.
+
+use tracing::Level;
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::args::Global;
+use super::exit::{Exit, Trouble};
+use super::render;
+
+/// The variable with a filter of its own, as in `info,portcullis::host=debug`.
+const VARIABLE: &str = "PORTCULLIS_LOG";
+
+/// Starts logging. `usual` is the level where no flag and no variable sets one.
+pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble> {
+    let level = match (global.quiet, global.verbose) {
+        (true, _) => "error",
+        (false, 0) => usual,
+        (false, 1) => "info",
+        (false, _) => "debug",
+    };
+    let wanted = std::env::var(VARIABLE).ok().filter(|filter| !filter.is_empty());
+    let filter = match &wanted {
+        Some(filter) => EnvFilter::builder().parse(filter).map_err(|error| {
+            let trouble = Trouble::from_error(Exit::Usage, &error);
+            Trouble { what: format!("the variable {VARIABLE} holds no log filter: {}", trouble.what), ..trouble }
+                .hint(format!("for example {VARIABLE}=info,portcullis::host=debug"))
+        })?,
+        None => EnvFilter::new(level),
+    };
+    // The protocol library logs arguments and answers below `warn`; no filter may turn that on.
+    let discreet = filter_fn(|meta| !meta.target().starts_with("rmcp") || *meta.level() <= Level::WARN);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(render::stderr_has_color())
+        .with_target(wanted.is_some() || global.verbose > 1)
+        .without_time();
+    tracing_subscriber::registry().with(lines.with_filter(filter.and(discreet))).init();
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The command line: parses, wires a host from the configuration, prints. One file a command.
+//!
+//! Data goes to stdout, talk to stderr; everything is meaningful without colour. Sees only what `portcullis::` offers.
+
+pub(crate) mod args;
+pub(crate) mod exit;
+pub(crate) mod render;
+
+mod call;
+mod config;
+mod decision;
+mod demo;
+mod explain;
+mod logs;
+mod serve;
+mod setup;
+mod terminal;
+mod tools;
+mod trust;
+
+use std::time::Duration;
+
+use args::{Cli, Command, Global};
+use exit::{Exit, Trouble};
+
+/// How long tasks that cannot be interrupted are waited for at the end.
+const LAST_MOMENT: Duration = Duration::from_millis(200);
+
+/// Runs a command to its end.
+pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
+    let Cli { command, global } = cli;
+    // `tools` lists what failed by itself, and the demo's calendar is down on purpose.
+    let quiet = matches!(command, Command::Demo | Command::Tools { .. });
+    logs::start(&global, if quiet { "error" } else { "warn" })?;
+    if global.log_arguments && global.log.is_none() {
+        return Err(Trouble::new(Exit::Usage, "`--log-arguments` needs `--log FILE`"));
+    }
+    match command {
+        Command::Config(args::Config::Show) => config::show(&global),
+        Command::Config(args::Config::Check) => config::check(&global),
+        Command::Trust(trust) => trust::run(&global, &trust),
+        other => on_runtime(other, &global),
+    }
+}
+
+fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = built.map_err(|error| Trouble::caused(Exit::Failed, "cannot start the runtime", &error))?;
+    let ended = runtime.block_on(async {
+        match command {
+            Command::Serve => Box::pin(serve::run(global)).await,
+            Command::Call(target) => Box::pin(call::run(global, target)).await,
+            Command::Tools { audience } => Box::pin(tools::run(global, audience)).await,
+            Command::Explain(target) => Box::pin(explain::run(global, target)).await,
+            Command::Demo => Box::pin(demo::run(global)).await,
+            Command::Config(_) | Command::Trust(_) => Ok(Exit::Done),
+        }
+    });
+    // A thread that reads a terminal or stdin cannot be interrupted.
+    runtime.shutdown_timeout(LAST_MOMENT);
+    ended
+}

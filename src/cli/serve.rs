@@ -1,0 +1,30 @@
+//! `serve`: all configured servers as one MCP server on stdin and stdout.
+
+use portcullis::gateway::{self, Ended, ServeOptions};
+use portcullis::host::Host;
+use portcullis::host::user::local_caller;
+
+use super::args::Global;
+use super::exit::{Exit, Trouble};
+use super::setup;
+
+/// Serves until the client or a signal ends it.
+pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
+    let shutdown = setup::stop_on_signals()?;
+    let host = Host::start(setup::wire(global).await?.parts);
+    let required = tokio::select! {
+        required = host.fleet().await_required() => required,
+        () = shutdown.cancelled() => Ok(()),
+    };
+    if let Err(why) = required {
+        host.shutdown(std::time::Duration::ZERO).await;
+        return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
+    }
+    let options = ServeOptions { shutdown, ..ServeOptions::default() };
+    let served = gateway::serve(host, local_caller(), tokio::io::stdin(), tokio::io::stdout(), options).await;
+    match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
+        Ended::Client(why) => tracing::info!(%why, "the client has gone"),
+        Ended::Shutdown => tracing::info!("ended by a signal"),
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,160 @@
+//! What the commands share: the configuration, a host wired from it, a target, and the signals that end a command.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use portcullis::adapters::record::fanout::Fanout;
+use portcullis::adapters::record::jsonl::JsonLines;
+use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
+use portcullis::host::{HostParts, wire};
+use portcullis::model::arguments::MAX_ARGUMENTS;
+use portcullis::model::name::{Target, ToolRef};
+use portcullis::model::text;
+use portcullis::ports::recorder::Recorder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::args::{self, Global};
+use super::exit::{Exit, Trouble};
+use super::render;
+
+/// Where layers are looked for.
+pub(crate) fn places() -> Result<Places, Trouble> {
+    Places::from_environment()
+        .map_err(|error| Trouble::caused(Exit::Failed, "cannot tell the working directory", &error))
+}
+
+/// Reads the configuration. Never fails for what is in it: that is in the view.
+pub(crate) fn resolve(global: &Global, places: &Places) -> Resolved {
+    let session = SessionSources {
+        files: global.config.clone(),
+        overrides: global.set.clone(),
+        managed: global.managed.iter().cloned().collect(),
+        embedded: Vec::new(),
+    };
+    load(places, &session)
+}
+
+/// The configuration and the parts of a host.
+pub(crate) struct Wired {
+    /// The configuration.
+    pub resolved: Arc<Resolved>,
+    /// The parts.
+    pub parts: HostParts,
+}
+
+/// Reads the configuration, says what is wrong with it, and wires a host.
+pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
+    let places = places()?;
+    let resolved = Arc::new(resolve(global, &places));
+    let told = |problem: &&Problem| resolved.refusals.iter().any(|refusal| refusal.contains(&problem.message));
+    for problem in resolved.problems.iter().filter(|problem| !told(problem)) {
+        render::talk(&format!("{}: {problem}", render::styled(render::WARN, "warning")));
+    }
+    for refusal in &resolved.refusals {
+        render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(refusal, 1000)));
+    }
+    let recorder = recorder(global)?;
+    let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder).await;
+    let parts = parts.map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
+    Ok(Wired { resolved, parts })
+}
+
+/// The file of `--log`, or nothing that is kept.
+fn recorder(global: &Global) -> Result<Arc<dyn Recorder>, Trouble> {
+    let Some(path) = &global.log else { return Ok(Arc::new(Fanout::new(Vec::new()))) };
+    let opened = JsonLines::open(path, global.log_arguments);
+    Ok(Arc::new(opened.map_err(|error| Trouble::from_error(Exit::Usage, &error))?))
+}
+
+/// Parses SERVER/TOOL.
+pub(crate) fn target(text: &str) -> Result<ToolRef, Trouble> {
+    ToolRef::parse(text).map_err(|error| {
+        Trouble::from_error(Exit::Usage, &error).hint("`portcullis tools` lists servers and tools by their raw names")
+    })
+}
+
+/// Reads ARGS: the text itself, `-` for stdin, or `@FILE`. At most [`MAX_ARGUMENTS`] bytes and one more, so that what is too
+/// long is refused as such.
+pub(crate) fn arguments(given: &args::Target) -> Result<String, Trouble> {
+    match given.arguments.as_deref() {
+        None => Ok(String::new()),
+        Some("-") => read(std::io::stdin().lock(), "stdin"),
+        Some(other) => match other.strip_prefix('@') {
+            Some(path) => {
+                let name = format!("`{}`", text::shown(path, 256));
+                let file = std::fs::File::open(Path::new(path));
+                let unreadable = |error| Trouble::caused(Exit::Usage, format!("cannot read {name}"), &error);
+                read(file.map_err(unreadable)?, &name)
+            }
+            None => Ok(other.to_owned()),
+        },
+    }
+}
+
+fn read(from: impl std::io::Read, name: &str) -> Result<String, Trouble> {
+    let mut text = String::new();
+    let most = u64::try_from(MAX_ARGUMENTS).unwrap_or(u64::MAX).saturating_add(1);
+    from.take(most)
+        .read_to_string(&mut text)
+        .map_err(|error| Trouble::caused(Exit::Usage, format!("cannot read the arguments from {name}"), &error))?;
+    Ok(text)
+}
+
+/// A call needs one server: the others stay away.
+pub(crate) fn only(parts: &mut HostParts, target: &ToolRef) {
+    parts.servers.retain(|name, _| *name == target.server);
+}
+
+/// Says what is known about a target that is not available.
+pub(crate) fn not_available(host: &portcullis::host::Host, target: &Target) -> String {
+    use portcullis::host::fleet::ServerState;
+
+    let server = target.server.as_ref();
+    let status = host.status().into_iter().find(|status| Some(&status.server) == server);
+    match status.map(|status| status.state) {
+        None => "no such server is configured".to_owned(),
+        Some(ServerState::Disabled { text }) => format!("the server is disabled: {text}"),
+        Some(ServerState::Failed { why, .. }) => format!("the server failed: {why}"),
+        Some(ServerState::Starting | ServerState::Ready | ServerState::Stopped) => {
+            "the server lists no such tool, or it is filtered".to_owned()
+        }
+    }
+}
+
+/// Returns a token that the first SIGINT, SIGTERM or SIGHUP cancels. A second one ends the process at once.
+pub(crate) fn stop_on_signals() -> Result<CancellationToken, Trouble> {
+    let listen = |kind| signal(kind).map_err(|error| Trouble::caused(Exit::Failed, "cannot listen to signals", &error));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hang_up = listen(SignalKind::hangup())?;
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        loop {
+            let name = tokio::select! {
+                _ = interrupt.recv() => "SIGINT",
+                _ = terminate.recv() => "SIGTERM",
+                _ = hang_up.recv() => "SIGHUP",
+            };
+            if stopping.is_cancelled() {
+                // The children die with us, or with their input.
+                std::process::exit(Exit::Failed as i32);
+            }
+            tracing::info!(signal = name, "ending");
+            stopping.cancel();
+        }
+    });
+    Ok(stop)
+}
+
+/// A path for people.
+pub(crate) fn shown(path: &Path) -> String {
+    text::shown(&path.display().to_string(), 300)
+}
+
+/// A path that is absolute, if the working directory is known.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,94 @@
+//! The keys of a layer file, as types. `docs/configuration.md` is generated from them.
+//!
+//! Every struct refuses unknown keys, and every key is optional: unset means that the layer leaves it to others. What
+//! later work builds is not here; its sections are refused by name ([`NOT_ENFORCED`]) rather than read and ignored.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
+
+/// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
+pub const NOT_ENFORCED: [&str; 7] = ["requirements", "hooks", "reviewer", "plugins", "apps", "granular", "records"];
+
+/// The limit of gateway names where nobody sets one: leaves room for a client's own prefix within 64 (R39).
+pub const DEFAULT_NAME_LIMIT: u16 = 46;
+/// How long an ask waits where nobody says, in seconds.
+pub const DEFAULT_ASK_TIMEOUT: f64 = 600.0;
+/// How many calls run at once where nobody says.
+pub const DEFAULT_CONCURRENT_CALLS: u32 = 256;
+
+/// The keys outside `[mcp_servers]` and `[[policies]]`. An unknown key here is a failure to parse the layer (R8).
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// When a person is asked: `untrusted`, `on-request`, `granular` or `never`. Each layer's value is evaluated and the strictest outcome counts (R2). Builtin: `on-request`.
+    pub approval_policy: Option<ApprovalPolicy>,
+    /// Who answers an ask: `user` or `auto_review`. The most trusted layer that sets it decides. Builtin: `user`.
+    pub approvals_reviewer: Option<Reviewer>,
+    /// What the agent's surroundings permit: `read-only`, `workspace` or `full`. Side by side like `approval_policy`. Builtin: `workspace`.
+    pub permission_profile: Option<Profile>,
+    /// Every call also goes to the auto reviewer if any layer says so (R12).
+    pub strict_auto_review: Option<bool>,
+    /// Calls are refused while the managed file is absent (R8). Not read from projects.
+    pub require_managed: Option<bool>,
+    /// How many tokens of a tool's text the model view keeps, 1 to 10,000,000. Unset: the model's own limit.
+    pub tool_output_token_limit: Option<u32>,
+    /// The gateway's names.
+    pub gateway: Option<GatewayTable>,
+    /// Bounds on calls; the smallest value of all layers counts (R2).
+    pub limits: Option<LimitsTable>,
+}
+
+/// `[gateway]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayTable {
+    /// `namespaced` (`<server>__<tool>`) or `bare` (a namespace only on collision, R39). Builtin: `namespaced`.
+    pub names: Option<Names>,
+    /// The longest gateway name, 32 to 128 characters. Builtin: 46, so that a client's prefix fits in 64 (R39).
+    pub name_limit: Option<u16>,
+}
+
+/// How the gateway names tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Names {
+    /// `<server>__<tool>`.
+    #[default]
+    Namespaced,
+    /// `<tool>`, with a namespace only where two would collide.
+    Bare,
+}
+
+/// `[limits]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsTable {
+    /// How long an ask waits for its answer, in seconds, at most 86,400. Builtin: 600.
+    pub ask_timeout_sec: Option<f64>,
+    /// How many calls may be in flight at once, 1 to 65,536. Builtin: 256.
+    pub concurrent_calls: Option<u32>,
+}
+
+impl Settings {
+    /// Returns what is out of bounds: key and message.
+    pub(crate) fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        if self.tool_output_token_limit.is_some_and(|n| !(1..=10_000_000).contains(&n)) {
+            faults.push(("tool_output_token_limit", "must lie between 1 and 10000000".to_owned()));
+        }
+        let gateway = self.gateway.as_ref();
+        if gateway.and_then(|g| g.name_limit).is_some_and(|n| !(32..=128).contains(&n)) {
+            faults.push(("gateway.name_limit", "must lie between 32 and 128".to_owned()));
+        }
+        let limits = self.limits.clone().unwrap_or_default();
+        if let Some(fault) = limits.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).err()) {
+            faults.push(("limits.ask_timeout_sec", fault));
+        }
+        if limits.concurrent_calls.is_some_and(|n| !(1..=65_536).contains(&n)) {
+            faults.push(("limits.concurrent_calls", "must lie between 1 and 65536".to_owned()));
+        }
+        faults
+    }
+}

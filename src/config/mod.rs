@@ -1,0 +1,31 @@
+//! Files -> layers -> one resolved view that knows the origin of every value.
+//!
+//! [`load`] finds every layer (`discover`), reads each file once with its ownership checked (`open`), parses it with errors
+//! that name file, line and key (`parse`, `unknown`), and merges what it found (`stack`, `server`, `policy_ref`): ordinary
+//! values replace each other, what restricts never does. Projects count only as far as the user trusts them (`trust`).
+//!
+//! Fails closed and never half: an entry that cannot be read denies or is disabled, a layer that cannot be read refuses every
+//! call, and [`Resolved`] says so. Prints nothing, starts nothing, resolves no secret; watching for changes is the host's.
+
+pub mod discover;
+pub mod docs;
+pub mod file;
+mod identity;
+pub mod matcher;
+pub mod open;
+pub mod parse;
+pub mod policy_keys;
+pub mod policy_ref;
+pub mod problem;
+pub mod server;
+pub mod server_keys;
+pub mod show;
+pub mod stack;
+pub mod template;
+pub mod trust;
+mod trust_store;
+mod unknown;
+
+pub use discover::{EmbeddedLayer, Places, SessionSources};
+pub use problem::Problem;
+pub use stack::{LayerState, LayerStatus, Resolved, load};

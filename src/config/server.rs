@@ -1,0 +1,471 @@
+//! One server out of every layer's table for it: defined whole in one layer, tightened by the others (R2, R4).
+//!
+//! The definition is that of the most trusted layer that has one. Of every other table only what tightens counts:
+//! `enabled` is AND, allow-lists intersect, deny-lists unite, timeouts and limits take the minimum. A key that defines,
+//! in another layer than the defining one, is reported and has no effect. A table that cannot be read disables.
+//!
+//! Does not merge approval modes: each layer's stand side by side (`PostureLayers`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::problem::Problem;
+use super::server_keys::{Auth, Exposure, Lifecycle, RestartTable, RestartWhen, ServerTable, Sharing, seconds};
+use super::stack::Layer;
+use super::template::{MissingVariable, Template};
+use super::{identity, parse};
+use crate::model::digest::Digest;
+use crate::model::layer::{LayerKind, LayerRef};
+use crate::model::name::{RawToolName, ServerName};
+use crate::model::tool::ServerIdentity;
+
+/// How long a server may take to start where nobody says (catalog-dispatch 2.1 rule 7).
+pub const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a call may take where nobody says.
+pub const TOOL_TIMEOUT: Duration = Duration::from_secs(300);
+/// The largest message where nobody says, in bytes.
+pub const MESSAGE_LIMIT: u64 = 64 * 1024 * 1024;
+/// How many calls may be in flight at one server where nobody says.
+pub const CONCURRENCY: u32 = 64;
+/// The variables that a child gets unless `base_environment = false`: what a program needs to find itself and speak a
+/// language, and no secret by custom.
+pub const BASE_ENVIRONMENT: [&str; 10] =
+    ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
+
+/// One server as it is in force.
+#[derive(Debug, Clone)]
+pub struct ResolvedServer {
+    /// Its name.
+    pub name: ServerName,
+    /// The layer that defines it.
+    pub layer: LayerRef,
+    /// How it is reached.
+    pub transport: Transport,
+    /// What it is (R5).
+    pub identity: ServerIdentity,
+    /// Digest over what its process or connection is made of; when it changes, the connection is made anew. Values of
+    /// variables are not in it.
+    pub launch_digest: Digest,
+    /// Digest over the whole effective configuration of the server; when it changes, prepared calls are stale (R19).
+    pub digest: Digest,
+    /// Whether it exists; if not, why. A disabled server stays visible to people.
+    pub enabled: Result<(), String>,
+    /// Whether the session fails without it.
+    pub required: bool,
+    /// How long it may take to start.
+    pub startup_timeout: Duration,
+    /// How long a call may take.
+    pub tool_timeout: Duration,
+    /// Whether tools that do not say that they only read may be called side by side.
+    pub parallel: bool,
+    /// Which of its tools exist.
+    pub filter: ToolFilter,
+    /// Whether hints that relax count: the layer may allow, and none says `trust_annotations = false` (R9).
+    pub may_relax: bool,
+    /// The protocol era.
+    pub lifecycle: Lifecycle,
+    /// Who shares a connection.
+    pub sharing: Sharing,
+    /// The largest message, in bytes.
+    pub message_limit: u64,
+    /// How many calls may be in flight at once.
+    pub concurrency: u32,
+    /// What happens when it dies.
+    pub restart: Restart,
+    /// Exposures that its tools are left out of.
+    pub omit_tools_from: BTreeSet<Exposure>,
+    /// How many tokens of a tool's text the model view keeps.
+    pub output_token_limits: BTreeMap<RawToolName, u32>,
+    /// The plugin that provides it; none in this version.
+    pub plugin: Option<String>,
+    /// Which layer each value comes from, by key; a key without an entry is builtin.
+    pub origins: BTreeMap<&'static str, LayerRef>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transport {
+    /// A child process.
+    Stdio(StdioLaunch),
+    /// Streamable HTTP. Resolved, but not served by this version.
+    Http(HttpTarget),
+    /// Its table cannot be read; such a server is always disabled.
+    Unreadable,
+}
+
+/// How a child process is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StdioLaunch {
+    /// The command as written.
+    pub command: String,
+    /// The program, absolute; or why there is none, which is why the server does not start.
+    pub executable: Result<PathBuf, String>,
+    /// The arguments.
+    pub args: Vec<Template>,
+    /// The working directory, absolute where ours is known.
+    pub cwd: PathBuf,
+    /// Configured variables. Values may be secrets.
+    pub env: BTreeMap<String, Template>,
+    /// Variables handed on from our environment.
+    pub inherit: Vec<String>,
+    /// Whether [`BASE_ENVIRONMENT`] is handed on as well.
+    pub base_environment: bool,
+}
+
+impl StdioLaunch {
+    /// Returns the arguments with variables put in.
+    ///
+    /// # Errors
+    /// The first variable that `lookup` does not know.
+    pub fn arguments(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Vec<String>, MissingVariable> {
+        self.args.iter().map(|arg| arg.resolve(lookup)).collect()
+    }
+
+    /// Returns the child's whole environment; nothing else may be in it. Inherited variables that are not set stay unset.
+    ///
+    /// # Errors
+    /// The first variable that a configured value names and `lookup` does not know.
+    pub fn environment(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<BTreeMap<String, String>, MissingVariable> {
+        let base = BASE_ENVIRONMENT.into_iter().filter(|_| self.base_environment);
+        let names = base.chain(self.inherit.iter().map(String::as_str));
+        let mut environment: BTreeMap<_, _> =
+            names.filter_map(|name| lookup(name).map(|value| (name.to_owned(), value))).collect();
+        for (name, value) in &self.env {
+            environment.insert(name.clone(), value.resolve(lookup)?);
+        }
+        Ok(environment)
+    }
+}
+
+/// An HTTP server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpTarget {
+    /// The endpoint.
+    pub url: Template,
+    /// The variable that holds the bearer token.
+    pub bearer_token_env_var: Option<String>,
+    /// Fixed headers. Values may be secrets.
+    pub headers: BTreeMap<String, Template>,
+    /// Headers by variable.
+    pub env_headers: BTreeMap<String, String>,
+    /// How it is authenticated to.
+    pub auth: Auth,
+    /// The registered OAuth client.
+    pub client_id: Option<String>,
+    /// The OAuth resource.
+    pub resource: Option<String>,
+    /// Scopes that a login asks for.
+    pub scopes: Option<Vec<String>>,
+}
+
+/// What happens when a server dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restart {
+    /// Whether it is started again.
+    pub when: RestartWhen,
+    /// The first delay; doubles with each failure in a row.
+    pub first_delay: Duration,
+    /// The longest delay; never less than the first.
+    pub max_delay: Duration,
+    /// How many failures in a row end the attempts.
+    pub attempts: u32,
+}
+
+impl Restart {
+    fn from_table(table: &RestartTable) -> Self {
+        let first_delay = Duration::from_millis(table.first_delay_ms.unwrap_or(500));
+        let max_delay = Duration::from_millis(table.max_delay_ms.unwrap_or(30_000)).max(first_delay);
+        Self { when: table.when.unwrap_or_default(), first_delay, max_delay, attempts: table.attempts.unwrap_or(8) }
+    }
+}
+
+/// Which tools of a server exist, by raw name, before any naming (catalog-dispatch 2 rule 6).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToolFilter {
+    /// The only ones, if there is such a list.
+    pub enabled: Option<BTreeSet<RawToolName>>,
+    /// Those that are not.
+    pub disabled: BTreeSet<RawToolName>,
+}
+
+impl ToolFilter {
+    /// Whether the tool exists.
+    #[must_use]
+    pub fn allows(&self, tool: &RawToolName) -> bool {
+        self.enabled.as_ref().is_none_or(|enabled| enabled.contains(tool)) && !self.disabled.contains(tool)
+    }
+}
+
+/// Resolves one server from every layer's entry for it, weak to strong. `None`: no layer defines it and none is broken.
+pub(crate) fn resolve(
+    name: &ServerName,
+    layers: &[Layer],
+    path: Option<&std::ffi::OsStr>,
+    problems: &mut Vec<Problem>,
+) -> Option<ResolvedServer> {
+    let entries: Vec<_> = layers.iter().filter_map(|l| l.file.servers.get(name).map(|entry| (l, entry))).collect();
+    let tables: Vec<(&Layer, &ServerTable)> =
+        entries.iter().filter_map(|(layer, entry)| entry.as_ref().ok().map(|table| (*layer, &**table))).collect();
+    let broken = entries.iter().find_map(|(_, entry)| entry.as_ref().err().map(|problem| &**problem));
+    // Of equals the later wins: the nearer project, the later flag.
+    let defining = tables.iter().filter(|(layer, table)| table.defines() && layer.defines);
+    let definition = defining.max_by_key(|(layer, _)| layer.definer.kind()).copied();
+    report(name, &tables, definition.map(|(layer, _)| layer), problems);
+    let (layer, may_allow, transport) = match (definition, broken) {
+        (Some((layer, table)), _) => (layer.definer.clone(), layer.may_allow, transport(layer, table, path)),
+        (None, Some(problem)) => (problem.layer.clone(), false, Transport::Unreadable),
+        (None, None) => return None,
+    };
+    let own = definition.map(|(_, table)| table.clone()).unwrap_or_default();
+    let mut server = ResolvedServer {
+        identity: identity::identify(name, &transport),
+        launch_digest: launch_digest(&transport, &own),
+        digest: Digest::of(b""),
+        enabled: Ok(()),
+        required: false,
+        startup_timeout: own.startup_timeout().unwrap_or(STARTUP_TIMEOUT),
+        tool_timeout: own.tool_timeout_sec.and_then(|v| seconds(v).ok()).unwrap_or(TOOL_TIMEOUT),
+        parallel: own.supports_parallel_tool_calls.unwrap_or(false),
+        filter: ToolFilter::default(),
+        may_relax: may_allow,
+        lifecycle: own.lifecycle.unwrap_or_default(),
+        sharing: Sharing::default(),
+        message_limit: own.message_limit.unwrap_or(MESSAGE_LIMIT),
+        concurrency: own.concurrency.unwrap_or(CONCURRENCY),
+        restart: Restart::from_table(&own.restart.clone().unwrap_or_default()),
+        omit_tools_from: BTreeSet::new(),
+        output_token_limits: BTreeMap::new(),
+        plugin: None,
+        origins: own_origins(&own, &layer),
+        name: name.clone(),
+        layer,
+        transport,
+    };
+    for (layer, table) in &tables {
+        tighten(&mut server, &layer.reference, table);
+    }
+    server.enabled = enabled(&server, definition, broken, &tables);
+    server.digest = digest(&server);
+    Some(server)
+}
+
+/// Reports what another layer than the defining one says in vain (R4).
+fn report(name: &ServerName, tables: &[(&Layer, &ServerTable)], winner: Option<&Layer>, problems: &mut Vec<Problem>) {
+    let path = parse::join("mcp_servers", name.as_str());
+    for (layer, table) in tables {
+        if winner.is_some_and(|winner| std::ptr::eq(winner, *layer)) {
+            continue;
+        }
+        let mut say = |key: &str, message: String| {
+            let line = layer.file.lines.get(key).copied();
+            problems.push(Problem::at(&layer.reference, line, key, message));
+        };
+        let Some(winner) = winner else {
+            // A restriction may stand before there is anything to restrict; a user's own half table is a mistake.
+            let expected = layer.reference.kind() >= LayerKind::Organisation || !layer.defines;
+            if !expected || !table.defining_keys().is_empty() {
+                say(&path, "no layer defines this server: it has neither `command` nor `url`".to_owned());
+            }
+            continue;
+        };
+        for key in table.defining_keys() {
+            let message = format!("has no effect: `{name}` is defined whole by the {} layer (R4)", winner.definer);
+            say(&format!("{path}.{key}"), message);
+        }
+    }
+}
+
+fn transport(layer: &Layer, table: &ServerTable, path: Option<&std::ffi::OsStr>) -> Transport {
+    let Some(command) = &table.command else {
+        let Some(url) = table.url.clone() else { return Transport::Unreadable };
+        return Transport::Http(HttpTarget {
+            url,
+            bearer_token_env_var: table.bearer_token_env_var.clone(),
+            headers: table.http_headers.clone().unwrap_or_default(),
+            env_headers: table.env_http_headers.clone().unwrap_or_default(),
+            auth: table.auth.unwrap_or_default(),
+            client_id: table.oauth.clone().and_then(|oauth| oauth.client_id),
+            resource: table.oauth_resource.clone(),
+            scopes: table.scopes.clone(),
+        });
+    };
+    let cwd = table.cwd.as_ref().map_or_else(|| layer.cwd.clone(), |cwd| layer.cwd.join(cwd));
+    Transport::Stdio(StdioLaunch {
+        executable: identity::find_executable(command, &cwd, path),
+        command: command.clone(),
+        args: table.args.clone().unwrap_or_default(),
+        env: table.env.clone().unwrap_or_default(),
+        inherit: table.env_vars.iter().flatten().map(|variable| variable.name().to_owned()).collect(),
+        base_environment: table.base_environment.unwrap_or(true),
+        cwd,
+    })
+}
+
+/// Applies what may only tighten; the defining layer's own table passes through here too.
+fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
+    let mut changed = Vec::new();
+    if table.enabled == Some(false) {
+        changed.push("enabled");
+    }
+    if table.required == Some(true) {
+        server.required = true;
+        changed.push("required");
+    }
+    lower(&mut server.startup_timeout, table.startup_timeout(), "startup_timeout_sec", &mut changed);
+    let tool_timeout = table.tool_timeout_sec.and_then(|v| seconds(v).ok());
+    lower(&mut server.tool_timeout, tool_timeout, "tool_timeout_sec", &mut changed);
+    lower(&mut server.message_limit, table.message_limit, "message_limit", &mut changed);
+    lower(&mut server.concurrency, table.concurrency, "concurrency", &mut changed);
+    lower(&mut server.parallel, table.supports_parallel_tool_calls, "supports_parallel_tool_calls", &mut changed);
+    lower(&mut server.may_relax, table.trust_annotations, "trust_annotations", &mut changed);
+    if table.sharing.is_some_and(|sharing| sharing > server.sharing) {
+        server.sharing = table.sharing.unwrap_or_default();
+        changed.push("sharing");
+    }
+    let names = |names: &[String]| names.iter().filter_map(|name| RawToolName::parse(name).ok()).collect();
+    if let Some(list) = &table.enabled_tools {
+        let list: BTreeSet<RawToolName> = names(list);
+        server.filter.enabled = Some(match server.filter.enabled.take() {
+            Some(earlier) => earlier.intersection(&list).cloned().collect(),
+            None => list,
+        });
+        changed.push("enabled_tools");
+    }
+    if let Some(list) = &table.disabled_tools {
+        let list: BTreeSet<RawToolName> = names(list);
+        server.filter.disabled.extend(list);
+        changed.push("disabled_tools");
+    }
+    if let Some(list) = &table.omit_tools_from {
+        server.omit_tools_from.extend(list);
+        changed.push("omit_tools_from");
+    }
+    for (tool, settings) in table.tools.iter().flatten() {
+        if let (Ok(tool), Some(limit)) = (RawToolName::parse(tool), settings.output_token_limit) {
+            let least = server.output_token_limits.get(&tool).map_or(limit, |earlier| limit.min(*earlier));
+            server.output_token_limits.insert(tool, least);
+        }
+    }
+    for key in changed {
+        server.origins.insert(key, layer.clone());
+    }
+}
+
+fn lower<T: PartialOrd>(value: &mut T, other: Option<T>, key: &'static str, changed: &mut Vec<&'static str>) {
+    if let Some(other) = other
+        && other < *value
+    {
+        *value = other;
+        changed.push(key);
+    }
+}
+
+/// The values that the defining table itself sets, before anybody tightens them.
+fn own_origins(own: &ServerTable, layer: &LayerRef) -> BTreeMap<&'static str, LayerRef> {
+    let set = [
+        (own.startup_timeout().is_some(), "startup_timeout_sec"),
+        (own.tool_timeout_sec.is_some(), "tool_timeout_sec"),
+        (own.message_limit.is_some(), "message_limit"),
+        (own.concurrency.is_some(), "concurrency"),
+        (own.supports_parallel_tool_calls.is_some(), "supports_parallel_tool_calls"),
+        (own.trust_annotations.is_some(), "trust_annotations"),
+    ];
+    let set = set.into_iter().filter_map(|(set, key)| set.then_some(key));
+    set.chain(own.defining_keys()).map(|key| (key, layer.clone())).collect()
+}
+
+fn enabled(
+    server: &ResolvedServer,
+    definition: Option<(&Layer, &ServerTable)>,
+    broken: Option<&Problem>,
+    tables: &[(&Layer, &ServerTable)],
+) -> Result<(), String> {
+    if let Some(problem) = broken {
+        return Err(format!("its configuration cannot be read: {problem}"));
+    }
+    // The most trusted layer's word is the reason that people see.
+    let off = tables.iter().filter(|(_, table)| table.enabled == Some(false)).map(|(layer, _)| &layer.reference);
+    if let Some(layer) = off.max_by_key(|layer| layer.kind()) {
+        return Err(format!("disabled by the {layer} layer"));
+    }
+    if matches!(server.transport, Transport::Http(_)) {
+        return Err("this version serves stdio servers only".to_owned());
+    }
+    if let Some((layer, table)) = definition
+        && let Some(granted) = &layer.variables
+        && let Some(name) = references(table).into_iter().find(|name| !granted.contains(*name))
+    {
+        return Err(format!(
+            "it names the environment variable `{name}`, which the trust in its project does not grant (R4)"
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the variables of our environment that a table would read.
+pub(crate) fn references(table: &ServerTable) -> BTreeSet<&str> {
+    let templates = table.args.iter().flatten().chain(&table.url);
+    let templates = templates.chain(table.env.iter().flatten().map(|(_, value)| value));
+    let templates = templates.chain(table.http_headers.iter().flatten().map(|(_, value)| value));
+    let mut names: BTreeSet<&str> = templates.flat_map(Template::variables).collect();
+    names.extend(table.env_vars.iter().flatten().map(super::server_keys::EnvVar::name));
+    names.extend(table.bearer_token_env_var.as_deref());
+    names.extend(table.env_http_headers.iter().flatten().map(|(_, name)| name.as_str()));
+    names
+}
+
+fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
+    // Literal values go in by their digest, inside this digest: they cannot be read back or compared one by one.
+    let sealed = |map: &BTreeMap<String, Template>| {
+        let sealed = map.iter().map(|(k, v)| (k.clone(), Digest::of(v.as_written().as_bytes()).to_string()));
+        sealed.collect::<BTreeMap<_, _>>()
+    };
+    let transport = match transport {
+        Transport::Stdio(launch) => json!({
+            "command": launch.command, "executable": launch.executable.as_ref().ok().map(|p| p.display().to_string()),
+            "args": launch.args.iter().map(Template::as_written).collect::<Vec<_>>(), "cwd": launch.cwd.display().to_string(),
+            "env": sealed(&launch.env), "inherit": launch.inherit, "base": launch.base_environment,
+        }),
+        Transport::Http(target) => json!({
+            "url": target.url.as_written(), "headers": sealed(&target.headers), "env_headers": target.env_headers,
+            "token": target.bearer_token_env_var, "auth": target.auth, "client": target.client_id,
+            "resource": target.resource, "scopes": target.scopes,
+        }),
+        Transport::Unreadable => json!(null),
+    };
+    Digest::of(json!([transport, own.lifecycle.unwrap_or_default()]).to_string().as_bytes())
+}
+
+fn digest(server: &ResolvedServer) -> Digest {
+    let restart = server.restart;
+    let value = json!([
+        server.name,
+        server.layer,
+        server.identity,
+        server.launch_digest,
+        server.enabled.is_ok(),
+        server.required,
+        server.startup_timeout.as_millis() as u64,
+        server.tool_timeout.as_millis() as u64,
+        server.parallel,
+        server.filter.enabled,
+        server.filter.disabled,
+        server.may_relax,
+        server.sharing,
+        server.message_limit,
+        server.concurrency,
+        restart.when,
+        restart.first_delay.as_millis() as u64,
+        restart.max_delay.as_millis() as u64,
+        restart.attempts,
+        server.omit_tools_from,
+        server.output_token_limits,
+    ]);
+    Digest::of(value.to_string().as_bytes())
+}

@@ -1,0 +1,208 @@
+//! Every effective value with its origin, for `config show` and `config check`.
+//!
+//! Values of environment variables and headers are shown as `<set>`: they may be secrets.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::parse::join;
+use super::server::{ResolvedServer, Transport};
+use super::stack::Resolved;
+use crate::model::layer::{LayerKind, LayerRef};
+
+/// What stands for a value that may be a secret.
+const HIDDEN: &str = "<set>";
+
+/// One effective value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Shown {
+    /// The dotted path of the key.
+    pub key: String,
+    /// The value as TOML, or `<set>`.
+    pub value: String,
+    /// The layer that it comes from.
+    pub layer: LayerRef,
+    /// That layer's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// The line, where the layer has the key under this path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+}
+
+/// Returns every effective value: settings, each layer's say about approval, servers, policies.
+#[must_use]
+pub fn effective(resolved: &Resolved) -> Vec<Shown> {
+    let mut list = List { resolved, shown: Vec::new() };
+    list.settings();
+    for server in resolved.servers.values() {
+        list.server(server);
+    }
+    list.policies();
+    list.shown
+}
+
+struct List<'a> {
+    resolved: &'a Resolved,
+    shown: Vec<Shown>,
+}
+
+impl List<'_> {
+    fn push(&mut self, key: &str, value: impl Into<toml::Value>, layer: &LayerRef) {
+        self.push_text(key, value.into().to_string(), layer, key);
+    }
+
+    /// `found_at` is the key's path in the layer's own file.
+    fn push_text(&mut self, key: &str, value: String, layer: &LayerRef, found_at: &str) {
+        let status = self
+            .resolved
+            .layers
+            .iter()
+            .find(|s| s.layer == *layer || (layer.file().is_some() && s.layer.file() == layer.file()));
+        let line = status.and_then(|status| status.lines.get(found_at)).copied();
+        let file = layer.file().map(PathBuf::from);
+        self.shown.push(Shown { key: key.to_owned(), value, layer: layer.clone(), file, line });
+    }
+
+    fn settings(&mut self) {
+        let resolved = self.resolved;
+        for own in resolved.postures.layers() {
+            let mut word = |key: &str, value: Option<String>| {
+                if let Some(value) = value {
+                    self.push(key, value, &own.layer);
+                }
+            };
+            word("approval_policy", own.policy.map(spelled));
+            word("approvals_reviewer", own.reviewer.map(spelled));
+            word("permission_profile", own.profile.map(spelled));
+            if let Some(strict) = own.strict_review {
+                self.push("strict_auto_review", strict, &own.layer);
+            }
+            for (server, modes) in &own.modes {
+                let path = join("mcp_servers", server.as_str());
+                if let Some(mode) = modes.default {
+                    self.push(&format!("{path}.default_tools_approval_mode"), spelled(mode), &own.layer);
+                }
+                for (tool, mode) in &modes.tools {
+                    let key = join(&format!("{path}.tools"), tool.as_str());
+                    self.push(&format!("{key}.approval_mode"), spelled(*mode), &own.layer);
+                }
+            }
+        }
+        let gateway = &resolved.gateway;
+        self.push("gateway.names", spelled(gateway.names.value), &gateway.names.layer);
+        self.push("gateway.name_limit", i64::from(gateway.name_limit.value), &gateway.name_limit.layer);
+        let limits = &resolved.limits;
+        self.push("limits.ask_timeout_sec", limits.ask_timeout.value.as_secs_f64(), &limits.ask_timeout.layer);
+        let calls = &limits.concurrent_calls;
+        self.push("limits.concurrent_calls", i64::from(calls.value), &calls.layer);
+        let tokens = &resolved.output.tool_output_token_limit;
+        if let Some(limit) = tokens.value {
+            self.push("tool_output_token_limit", i64::from(limit), &tokens.layer);
+        }
+    }
+
+    fn server(&mut self, server: &ResolvedServer) {
+        let path = join("mcp_servers", server.name.as_str());
+        let own = |key: &str| format!("{path}.{key}");
+        let layer = &server.layer;
+        match &server.transport {
+            Transport::Stdio(launch) => {
+                self.push(&own("command"), launch.command.clone(), layer);
+                let args: Vec<String> = launch.args.iter().map(|arg| arg.as_written().to_owned()).collect();
+                self.push(&own("args"), args, layer);
+                self.push(&own("cwd"), launch.cwd.display().to_string(), layer);
+                self.push(&own("env_vars"), launch.inherit.clone(), layer);
+                self.push(&own("base_environment"), launch.base_environment, layer);
+                for name in launch.env.keys() {
+                    let key = join(&own("env"), name);
+                    self.push_text(&key, HIDDEN.to_owned(), layer, &key);
+                }
+            }
+            Transport::Http(target) => {
+                self.push(&own("url"), target.url.as_written().to_owned(), layer);
+                if let Some(name) = &target.bearer_token_env_var {
+                    self.push(&own("bearer_token_env_var"), name.clone(), layer);
+                }
+                for name in target.headers.keys() {
+                    let key = join(&own("http_headers"), name);
+                    self.push_text(&key, HIDDEN.to_owned(), layer, &key);
+                }
+                for (name, variable) in &target.env_headers {
+                    self.push(&join(&own("env_http_headers"), name), variable.clone(), layer);
+                }
+                self.push(&own("auth"), spelled(target.auth), layer);
+            }
+            Transport::Unreadable => {}
+        }
+        let builtin = LayerRef::new(LayerKind::Builtin);
+        let origin = |key: &str| server.origins.get(key).unwrap_or(&builtin);
+        self.push(&own("enabled"), server.enabled.is_ok(), origin("enabled"));
+        self.push(&own("required"), server.required, origin("required"));
+        let seconds = |time: Duration| time.as_secs_f64();
+        self.push(&own("startup_timeout_sec"), seconds(server.startup_timeout), origin("startup_timeout_sec"));
+        self.push(&own("tool_timeout_sec"), seconds(server.tool_timeout), origin("tool_timeout_sec"));
+        let parallel = "supports_parallel_tool_calls";
+        self.push(&own(parallel), server.parallel, origin(parallel));
+        let texts = |names: &std::collections::BTreeSet<crate::model::name::RawToolName>| {
+            names.iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>()
+        };
+        if let Some(enabled) = &server.filter.enabled {
+            self.push(&own("enabled_tools"), texts(enabled), origin("enabled_tools"));
+        }
+        if !server.filter.disabled.is_empty() {
+            self.push(&own("disabled_tools"), texts(&server.filter.disabled), origin("disabled_tools"));
+        }
+        if !server.omit_tools_from.is_empty() {
+            let omitted: Vec<String> = server.omit_tools_from.iter().map(|exposure| spelled(*exposure)).collect();
+            self.push(&own("omit_tools_from"), omitted, origin("omit_tools_from"));
+        }
+        self.push(&own("trust_annotations"), server.may_relax, origin("trust_annotations"));
+        self.push(&own("lifecycle"), spelled(server.lifecycle), origin("lifecycle"));
+        self.push(&own("sharing"), spelled(server.sharing), origin("sharing"));
+        let message_limit = i64::try_from(server.message_limit).unwrap_or(i64::MAX);
+        self.push(&own("message_limit"), message_limit, origin("message_limit"));
+        self.push(&own("concurrency"), i64::from(server.concurrency), origin("concurrency"));
+        self.push(&own("restart.when"), spelled(server.restart.when), origin("restart"));
+        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        self.push(&own("restart.first_delay_ms"), millis(server.restart.first_delay), origin("restart"));
+        self.push(&own("restart.max_delay_ms"), millis(server.restart.max_delay), origin("restart"));
+        self.push(&own("restart.attempts"), i64::from(server.restart.attempts), origin("restart"));
+        for (tool, limit) in &server.output_token_limits {
+            let key = join(&own("tools"), tool.as_str());
+            self.push(&format!("{key}.output_token_limit"), i64::from(*limit), layer);
+        }
+    }
+
+    fn policies(&mut self) {
+        for policy in &self.resolved.policies {
+            let (key, layer) = (format!("policies.{}", policy.name), &policy.layer);
+            let mut put = |name: &str, value: toml::Value| {
+                self.push_text(&format!("{key}.{name}"), value.to_string(), layer, &format!("{}.{name}", policy.key));
+            };
+            if let Some(broken) = &policy.broken {
+                put("broken", broken.clone().into());
+                continue;
+            }
+            put("component", policy.component.display().to_string().into());
+            if let Some(digest) = policy.sha256 {
+                put("sha256", digest.to_string().into());
+            }
+            put("mode", if policy.observe { "observe" } else { "enforce" }.into());
+            put("on_failure", spelled(policy.on_failure).into());
+            if let Some(data) = &policy.data {
+                put("data", data.display().to_string().into());
+            }
+        }
+    }
+}
+
+/// The word that a configuration file has for a value.
+fn spelled(value: impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        other => other.map(|value| value.to_string()).unwrap_or_default(),
+    }
+}

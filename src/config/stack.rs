@@ -1,0 +1,412 @@
+//! Layers -> one resolved view that knows where each value comes from.
+//!
+//! Ordinary values are replaced by the later layer. What restricts never is: policies of all layers stand side by side,
+//! the most trusted first (R1); approval settings are kept for each layer (R2); servers are defined whole in one layer
+//! and tightened by the others (R4); limits take the minimum. A layer that is there but cannot be read refuses every call
+//! (R8), except a project's, which then has no effect at all.
+//!
+//! Values of environment variables are never resolved here; the view holds their names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::discover::{Candidate, Content, Places, SessionSources, discover};
+use super::file::{DEFAULT_ASK_TIMEOUT, DEFAULT_CONCURRENT_CALLS, DEFAULT_NAME_LIMIT, Names};
+use super::matcher::Matcher;
+use super::parse::{LayerFile, parse};
+use super::policy_ref::PolicyEntry;
+use super::problem::Problem;
+use super::server::{self, ResolvedServer};
+use super::trust::{Standing, TrustStore, TrustedProject};
+use crate::model::digest::Digest;
+use crate::model::layer::{LayerKind, LayerRef};
+use crate::model::name::{RawToolName, ServerName};
+use crate::model::posture::{LayerPosture, PostureLayers, ServerModes};
+
+/// Everything that the configuration says, with the origin of every value.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// Every place where a layer was looked for, weak to strong, and what became of it.
+    pub layers: Vec<LayerStatus>,
+    /// Why every call is refused; empty when calls are not.
+    pub refusals: Vec<String>,
+    /// What is wrong without refusing every call.
+    pub problems: Vec<Problem>,
+    /// The servers, disabled ones included.
+    pub servers: BTreeMap<ServerName, ResolvedServer>,
+    /// The policies of all layers, most trusted layer first, in each file's order (R1).
+    pub policies: Vec<PolicyEntry>,
+    /// What each layer says about approval (R2).
+    pub postures: PostureLayers,
+    /// The gateway's settings.
+    pub gateway: Gateway,
+    /// The model view's settings.
+    pub output: Output,
+    /// Bounds on calls.
+    pub limits: CallLimits,
+    /// Digest over the kind, place and content of every layer in force; changes when any of them does.
+    pub digest: Digest,
+}
+
+/// A value and the layer that it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// The layer; builtin where no layer sets it.
+    pub layer: LayerRef,
+}
+
+impl<T> Sourced<T> {
+    fn builtin(value: T) -> Self {
+        Self { value, layer: LayerRef::new(LayerKind::Builtin) }
+    }
+
+    fn replace(&mut self, value: Option<T>, layer: &LayerRef) {
+        if let Some(value) = value {
+            *self = Self { value, layer: layer.clone() };
+        }
+    }
+}
+
+impl<T: PartialOrd> Sourced<T> {
+    /// A restricting value: any layer may lower it, none may raise what another set (R2).
+    fn lower(&mut self, value: Option<T>, layer: &LayerRef) {
+        if let Some(value) = value
+            && (self.layer.kind() == LayerKind::Builtin && may_raise(layer) || value < self.value)
+        {
+            *self = Self { value, layer: layer.clone() };
+        }
+    }
+}
+
+/// Who may go beyond a builtin bound: as with allows, session and project may not (R3).
+fn may_raise(layer: &LayerRef) -> bool {
+    layer.kind().may_allow_by_default()
+}
+
+/// `[gateway]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// How tools are named.
+    pub names: Sourced<Names>,
+    /// The longest name, in characters.
+    pub name_limit: Sourced<u16>,
+}
+
+/// Settings of the model view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// How many tokens of text are kept; none: the model's own limit.
+    pub tool_output_token_limit: Sourced<Option<u32>>,
+}
+
+/// `[limits]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallLimits {
+    /// How long an ask waits.
+    pub ask_timeout: Sourced<Duration>,
+    /// How many calls may be in flight at once.
+    pub concurrent_calls: Sourced<u32>,
+}
+
+/// A place where a layer was looked for.
+#[derive(Debug, Clone)]
+pub struct LayerStatus {
+    /// The layer and its file.
+    pub layer: LayerRef,
+    /// The digest of what was read.
+    pub digest: Option<Digest>,
+    /// What became of it.
+    pub state: LayerState,
+    /// The line of every key.
+    pub lines: Arc<BTreeMap<String, usize>>,
+}
+
+/// What became of a layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "state", content = "why")]
+pub enum LayerState {
+    /// In force.
+    Applied,
+    /// There is none.
+    Absent,
+    /// A project that the user has not trusted: it has no effect.
+    Untrusted,
+    /// A project that changed since it was trusted; the last trusted copy keeps restricting, and defines nothing (R7).
+    Changed(String),
+    /// It is there and cannot be read.
+    Broken(String),
+}
+
+/// A layer in force, as the merge needs it.
+#[derive(Debug, Clone)]
+pub(crate) struct Layer {
+    /// The layer as it restricts.
+    pub(crate) reference: LayerRef,
+    /// The layer as it defines servers.
+    pub(crate) definer: LayerRef,
+    /// Whether its allows count (R3).
+    pub(crate) may_allow: bool,
+    /// Whether it may define servers; the copy of a changed project may not.
+    pub(crate) defines: bool,
+    /// What components and data are relative to.
+    pub(crate) folder: PathBuf,
+    /// Where its servers run unless they say otherwise.
+    pub(crate) cwd: PathBuf,
+    /// Variables that its servers may name; none: all (R4).
+    pub(crate) variables: Option<BTreeSet<String>>,
+    /// Digests that the user's trust bound, of a trusted project; none for a file that did not exist (R7).
+    pub(crate) pins: Option<BTreeMap<PathBuf, Option<Digest>>>,
+    /// What it says.
+    pub(crate) file: LayerFile,
+}
+
+/// Finds, reads and merges all layers. Never fails: what is wrong is in the view, and refuses what it must.
+#[must_use]
+pub fn load(places: &Places, session: &SessionSources) -> Resolved {
+    let mut reading =
+        Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
+    for candidate in discover(places, session) {
+        reading.read(candidate);
+    }
+    reading.check_managed();
+    let Reading { layers, statuses, refusals, problems, .. } = reading;
+    merge(&layers, statuses, refusals, problems, places)
+}
+
+struct Reading<'a> {
+    places: &'a Places,
+    /// Read when the first project asks for it.
+    store: Option<Result<TrustStore, String>>,
+    layers: Vec<Layer>,
+    statuses: Vec<LayerStatus>,
+    refusals: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+impl Reading<'_> {
+    fn read(&mut self, candidate: Candidate) {
+        match &candidate.content {
+            // R7: what a project no longer says still holds if the user trusted it.
+            Content::Absent => match self.record(&candidate) {
+                Some(record) => self.changed(&candidate, None, "its file went away".to_owned(), record),
+                None => self.status(&candidate, None, LayerState::Absent),
+            },
+            Content::Broken(why) => match self.record(&candidate) {
+                Some(record) => self.changed(&candidate, None, format!("its file cannot be read ({why})"), record),
+                None => self.broken(&candidate, None, why.clone(), vec![]),
+            },
+            Content::Text(text, digest) => {
+                let (text, digest) = (text.as_str(), *digest);
+                if candidate.layer.kind() == LayerKind::Project {
+                    self.project(&candidate, text, digest);
+                } else {
+                    self.apply(&candidate, text, digest, None);
+                }
+            }
+        }
+    }
+
+    /// A project's layer counts only as far as the user trusts what it is now (R7).
+    fn project(&mut self, candidate: &Candidate, text: &str, digest: Digest) {
+        let standing = match self.store() {
+            _ if candidate.layer.file().is_none() => return self.apply(candidate, text, digest, None),
+            Ok(store) => store.check(candidate, text, digest),
+            Err(why) => Standing::Unknown(why),
+        };
+        match standing {
+            Standing::Trusted(trusted) => self.apply(candidate, text, digest, Some(trusted)),
+            Standing::Untrusted => {
+                let message = "is ignored until this project is trusted; `portcullis trust` shows what that would mean";
+                self.problems.push(Problem::of_layer(&candidate.layer, message));
+                self.status(candidate, Some(digest), LayerState::Untrusted);
+            }
+            Standing::Unknown(why) => {
+                let message = format!("is ignored, because it cannot be told whether it is trusted: {why}");
+                self.problems.push(Problem::of_layer(&candidate.layer, message));
+                self.status(candidate, Some(digest), LayerState::Untrusted);
+            }
+            Standing::Changed { what, record } => self.changed(candidate, Some(digest), what, record),
+        }
+    }
+
+    /// R7: the last trusted copy keeps restricting; it defines nothing and vouches for nothing.
+    fn changed(&mut self, candidate: &Candidate, digest: Option<Digest>, what: String, record: TrustedProject) {
+        let message = format!("{what} since this project was trusted; until it is trusted again it only restricts");
+        self.problems.push(Problem::of_layer(&candidate.layer, &message));
+        if let Ok(file) = parse(record.text(), &candidate.layer) {
+            let layer = self.layer(candidate, file, Some(record));
+            self.layers.push(Layer { defines: false, may_allow: false, ..layer });
+        }
+        self.status(candidate, digest, LayerState::Changed(what));
+    }
+
+    fn record(&mut self, candidate: &Candidate) -> Option<TrustedProject> {
+        let file = candidate.layer.file().filter(|_| candidate.layer.kind() == LayerKind::Project)?.to_owned();
+        self.store().ok()?.get(&file).cloned()
+    }
+
+    fn store(&mut self) -> Result<TrustStore, String> {
+        let open = || match self.places.trust_store() {
+            Some(path) => TrustStore::open(&path, self.places.user).map_err(|error| super::open::explained(&error)),
+            None => Ok(TrustStore::empty()),
+        };
+        self.store.get_or_insert_with(open).clone()
+    }
+
+    fn apply(&mut self, candidate: &Candidate, text: &str, digest: Digest, trusted: Option<TrustedProject>) {
+        match parse(text, &candidate.layer) {
+            Ok(file) => {
+                self.problems.extend(file.problems.iter().cloned());
+                let lines = Arc::new(file.lines.clone());
+                let layer = self.layer(candidate, file, trusted);
+                self.layers.push(layer);
+                let layer = candidate.layer.clone();
+                self.statuses.push(LayerStatus { layer, digest: Some(digest), state: LayerState::Applied, lines });
+            }
+            Err(found) => {
+                let why = found.first().map(ToString::to_string).unwrap_or_default();
+                self.broken(candidate, Some(digest), why, found);
+            }
+        }
+    }
+
+    fn layer(&self, candidate: &Candidate, file: LayerFile, trusted: Option<TrustedProject>) -> Layer {
+        let kind = candidate.definer.kind();
+        let home = self.places.cwd.clone().unwrap_or_default();
+        Layer {
+            reference: candidate.layer.clone(),
+            definer: candidate.definer.clone(),
+            may_allow: kind.may_allow_by_default() || trusted.as_ref().is_some_and(|t| t.may_allow),
+            defines: true,
+            folder: candidate.folder.clone(),
+            cwd: candidate.project.clone().unwrap_or(home),
+            variables: (kind == LayerKind::Project)
+                .then(|| trusted.as_ref().map(|t| t.variables.clone()).unwrap_or_default()),
+            pins: trusted.map(|t| t.pins()),
+            file,
+        }
+    }
+
+    /// R8: whatever is there and cannot be read refuses every call, unless a project wrote it.
+    fn broken(&mut self, candidate: &Candidate, digest: Option<Digest>, why: String, found: Vec<Problem>) {
+        if candidate.layer.kind() != LayerKind::Project {
+            let kind = candidate.layer.kind().as_str();
+            self.refusals.push(format!("all calls are refused, because the {kind} layer cannot be read: {why}"));
+        }
+        if found.is_empty() {
+            self.problems.push(Problem::of_layer(&candidate.layer, &why));
+        }
+        self.problems.extend(found);
+        self.status(candidate, digest, LayerState::Broken(why));
+    }
+
+    fn status(&mut self, candidate: &Candidate, digest: Option<Digest>, state: LayerState) {
+        self.statuses.push(LayerStatus { layer: candidate.layer.clone(), digest, state, lines: Arc::default() });
+    }
+
+    /// R8: `require_managed` makes the absence of the machine's managed file a refusal; `--managed FILE` is no substitute.
+    fn check_managed(&mut self) {
+        let asks = |layer: &&Layer| {
+            layer.reference.kind() != LayerKind::Project && layer.file.settings.require_managed == Some(true)
+        };
+        let managed = |layer: &Layer| layer.definer.kind() == LayerKind::Managed;
+        if let Some(layer) = self.layers.iter().find(asks)
+            && !self.layers.iter().any(managed)
+        {
+            let by = layer.reference.kind().as_str();
+            let message = "all calls are refused, because there is no managed layer in force and the";
+            self.refusals.push(format!("{message} {by} layer sets `require_managed`"));
+        }
+    }
+}
+
+fn merge(
+    layers: &[Layer],
+    statuses: Vec<LayerStatus>,
+    refusals: Vec<String>,
+    mut problems: Vec<Problem>,
+    places: &Places,
+) -> Resolved {
+    let mut gateway =
+        Gateway { names: Sourced::builtin(Names::default()), name_limit: Sourced::builtin(DEFAULT_NAME_LIMIT) };
+    let mut output = Output { tool_output_token_limit: Sourced::builtin(None) };
+    let mut limits = CallLimits {
+        ask_timeout: Sourced::builtin(Duration::from_secs_f64(DEFAULT_ASK_TIMEOUT)),
+        concurrent_calls: Sourced::builtin(DEFAULT_CONCURRENT_CALLS),
+    };
+    for layer in layers {
+        let (settings, from) = (&layer.file.settings, &layer.reference);
+        let table = settings.gateway.clone().unwrap_or_default();
+        gateway.names.replace(table.names, from);
+        gateway.name_limit.replace(table.name_limit, from);
+        output.tool_output_token_limit.replace(settings.tool_output_token_limit.map(Some), from);
+        let table = settings.limits.clone().unwrap_or_default();
+        let timeout = table.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).ok());
+        limits.ask_timeout.lower(timeout, &layer.definer);
+        limits.concurrent_calls.lower(table.concurrent_calls, &layer.definer);
+    }
+    let names: BTreeSet<_> = layers.iter().flat_map(|layer| layer.file.servers.keys()).collect();
+    let servers = names.into_iter().filter_map(|name| {
+        server::resolve(name, layers, places.path.as_deref(), &mut problems).map(|server| (name.clone(), server))
+    });
+    let servers: BTreeMap<_, _> = servers.collect();
+    let policies = policies(layers, &servers);
+    Resolved {
+        postures: PostureLayers::new(layers.iter().map(posture).collect()),
+        digest: digest(&statuses),
+        layers: statuses,
+        refusals,
+        problems,
+        servers,
+        policies,
+        gateway,
+        output,
+        limits,
+    }
+}
+
+/// R1: every layer's policies, the most trusted layer's first. What was found last among equals comes first, so that the
+/// machine's managed file stands before `--managed FILE`.
+fn policies(layers: &[Layer], servers: &BTreeMap<ServerName, ResolvedServer>) -> Vec<PolicyEntry> {
+    let mut ordered: Vec<&Layer> = layers.iter().rev().collect();
+    ordered.sort_by_key(|layer| std::cmp::Reverse(layer.reference.kind()));
+    let entries = ordered.into_iter().flat_map(|layer| layer.file.policies.iter().map(move |item| (layer, item)));
+    let entry = |(layer, item): (&Layer, &super::parse::PolicyItem)| {
+        let matcher = Matcher::new(&item.matches, layer.reference.kind(), servers);
+        PolicyEntry::new(item, layer, matcher)
+    };
+    entries.map(entry).collect()
+}
+
+fn posture(layer: &Layer) -> LayerPosture {
+    let settings = &layer.file.settings;
+    let readable = layer.file.servers.iter().filter_map(|(name, entry)| entry.as_ref().ok().map(|t| (name, t)));
+    let modes = readable.map(|(name, table)| {
+        let tools = table.tools.iter().flatten();
+        let tools = tools.filter_map(|(tool, t)| Some((RawToolName::parse(tool).ok()?, t.approval_mode?))).collect();
+        (name.clone(), ServerModes { default: table.default_tools_approval_mode, tools })
+    });
+    LayerPosture {
+        policy: settings.approval_policy,
+        profile: settings.permission_profile,
+        strict_review: settings.strict_auto_review,
+        reviewer: settings.approvals_reviewer,
+        modes: modes.collect(),
+        ..LayerPosture::silent(layer.reference.clone(), layer.may_allow)
+    }
+}
+
+fn digest(statuses: &[LayerStatus]) -> Digest {
+    let parts = statuses.iter().filter(|status| status.state != LayerState::Absent).map(|status| {
+        let file = status.layer.file().map(|file| file.display().to_string());
+        serde_json::json!([status.layer, file, status.digest, status.state]).to_string()
+    });
+    let parts: Vec<String> = parts.collect();
+    Digest::of_parts(parts.iter().map(String::as_bytes))
+}

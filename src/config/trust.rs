@@ -1,0 +1,253 @@
+//! Which projects the user trusts, and as what (R7).
+//!
+//! Trusting a project's layer binds its bytes and the bytes of everything that it makes us load, read or run: components,
+//! data, local scripts among a server's command and arguments. When any of them changes, appears or goes, the project
+//! is untrusted again, and the message names the file; its last trusted copy keeps restricting, but defines nothing.
+//! Each nested project folder is trusted by itself. A project's allow and its `${VAR}` references count only as
+//! far as the user granted them (R3, R4).
+//!
+//! A folder among a server's arguments is not bound, nor what a bound script loads in turn: [`Description::unbound`]
+//! lists the former for the person who decides. Confirming that person is the command line's matter (R20).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::discover::{Candidate, Content, LayerText, Places, SessionSources, discover};
+use super::open::{OpenError, check_regular, explained};
+use super::parse::{LayerFile, parse};
+use super::problem::Problem;
+use super::server::references;
+use super::server_keys::ServerTable;
+use crate::model::digest::Digest;
+use crate::model::layer::{LayerKind, LayerRef};
+use crate::model::name::ServerName;
+use crate::model::text::shown;
+
+pub use super::trust_store::{Grant, TrustError, TrustStore, TrustedProject};
+
+/// The most files that one layer binds.
+const MAX_FILES: usize = 4096;
+/// The largest file that trust binds, in bytes.
+const MAX_BOUND: u64 = 64 * 1024 * 1024;
+/// How deep a data folder may nest.
+const MAX_DEPTH: usize = 16;
+
+/// A file that trust binds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BoundFile {
+    /// The file, absolute.
+    pub path: PathBuf,
+    /// Its digest; none: it did not exist, and appearing would be a change.
+    pub digest: Option<Digest>,
+}
+
+/// What trusting a project would mean, for the person who decides.
+#[derive(Debug, Clone)]
+pub struct Description {
+    /// The layer.
+    pub layer: LayerRef,
+    /// The layer's file.
+    pub file: PathBuf,
+    /// The digest of the layer's file.
+    pub digest: Digest,
+    /// What the layer makes us load, read or run.
+    pub files: Vec<BoundFile>,
+    /// The servers that it defines, with their command lines.
+    pub servers: Vec<(ServerName, String)>,
+    /// Its policies' names.
+    pub policies: Vec<String>,
+    /// Variables of the environment that its servers name; each needs a grant.
+    pub variables: BTreeSet<String>,
+    /// Folders that its servers are started with: what lies in them is not bound.
+    pub unbound: Vec<PathBuf>,
+    /// What is wrong with the layer.
+    pub problems: Vec<Problem>,
+    pub(super) text: LayerText,
+}
+
+/// What a project's layer is worth now.
+#[derive(Debug, Clone)]
+pub(crate) enum Standing {
+    /// It is what the user trusted.
+    Trusted(TrustedProject),
+    /// The user never trusted it.
+    Untrusted,
+    /// Something of it changed since.
+    Changed { what: String, record: TrustedProject },
+    /// It cannot be told.
+    Unknown(String),
+}
+
+/// Describes what trusting a project's layer would mean: `path` is the project's folder, or the layer's file (which a user's
+/// file inside the project is too, R6). Trust nothing but what this returned: it is bound to the bytes that were shown.
+///
+/// # Errors
+/// There is no such layer, it cannot be read or parsed, or it binds too much.
+pub fn describe(places: &Places, path: &Path) -> Result<Description, TrustError> {
+    let path = path.canonicalize().map_err(|error| TrustError::Open(OpenError::Io(path.to_owned(), error)))?;
+    let (file, cwd) =
+        if path.is_dir() { (path.join(".portcullis/config.toml"), Some(path)) } else { (path, places.cwd.clone()) };
+    let places = Places { cwd, ..places.clone() };
+    let is_meant = |candidate: &Candidate| {
+        let same = |own: &Path| own == file || own.canonicalize().is_ok_and(|own| own == file);
+        candidate.layer.kind() == LayerKind::Project && candidate.layer.file().is_some_and(same)
+    };
+    let found = discover(&places, &SessionSources::default()).into_iter().find(is_meant);
+    let Some((candidate, project)) = found.and_then(|c| c.project.clone().map(|project| (c, project))) else {
+        return Err(TrustError::NoLayer(file));
+    };
+    let file = candidate.layer.file().map_or(file, Path::to_owned);
+    let (text, digest) = match candidate.content {
+        Content::Absent => return Err(TrustError::NoLayer(file)),
+        Content::Broken(why) => return Err(TrustError::Broken(why)),
+        Content::Text(text, digest) => (text, digest),
+    };
+    let parsed = parse(text.as_str(), &candidate.layer)
+        .map_err(|problems| TrustError::Broken(problems.first().map(ToString::to_string).unwrap_or_default()))?;
+    let (files, unbound) = bound_files(&parsed, &candidate.folder, &project)?;
+    let readable = || parsed.servers.iter().filter_map(|(name, entry)| entry.as_ref().ok().map(|table| (name, table)));
+    Ok(Description {
+        servers: readable().filter(|(_, t)| t.defines()).map(|(n, t)| (n.clone(), command_line(t))).collect(),
+        policies: parsed.policies.iter().map(|policy| policy.name.clone()).collect(),
+        variables: readable().flat_map(|(_, table)| references(table)).map(str::to_owned).collect(),
+        problems: parsed.problems,
+        layer: candidate.layer,
+        file,
+        digest,
+        files,
+        unbound,
+        text,
+    })
+}
+
+fn command_line(table: &ServerTable) -> String {
+    let first = table.command.as_deref().or(table.url.as_ref().map(|url| url.as_written())).unwrap_or_default();
+    let args = table.args.iter().flatten().map(|arg| arg.as_written());
+    shown(&std::iter::once(first).chain(args).collect::<Vec<_>>().join(" "), 500)
+}
+
+impl TrustStore {
+    /// Compares a project's layer with what the user trusted.
+    pub(crate) fn check(&self, candidate: &Candidate, text: &str, digest: Digest) -> Standing {
+        let (Some(file), Some(project)) = (candidate.layer.file(), &candidate.project) else {
+            return Standing::Untrusted;
+        };
+        let Some(record) = self.get(file) else { return Standing::Untrusted };
+        let changed = |what: String| Standing::Changed { what, record: record.clone() };
+        if record.digest != digest {
+            return changed(format!("`{}` changed", shown(&file.display().to_string(), 300)));
+        }
+        let Ok(parsed) = parse(text, &candidate.layer) else {
+            return Standing::Unknown("its layer cannot be read any more".to_owned());
+        };
+        match bound_files(&parsed, &candidate.folder, project) {
+            Ok((now, _)) => match first_difference(&record.files, &now) {
+                Some(what) => changed(what),
+                None => Standing::Trusted(record.clone()),
+            },
+            Err(error) => changed(explained(&error)),
+        }
+    }
+}
+
+fn first_difference(then: &[BoundFile], now: &[BoundFile]) -> Option<String> {
+    let then: BTreeMap<_, _> = then.iter().map(|file| (&file.path, file.digest)).collect();
+    let now: BTreeMap<_, _> = now.iter().map(|file| (&file.path, file.digest)).collect();
+    let names: BTreeSet<_> = then.keys().chain(now.keys()).collect();
+    names.into_iter().find_map(|path| {
+        let name = shown(&path.display().to_string(), 300);
+        match (then.get(*path).copied().flatten(), now.get(*path).copied().flatten()) {
+            (Some(a), Some(b)) if a == b => None,
+            (None, None) => None,
+            (None, Some(_)) => Some(format!("`{name}` appeared")),
+            (Some(_), None) => Some(format!("`{name}` went away")),
+            (Some(_), Some(_)) => Some(format!("`{name}` changed")),
+        }
+    })
+}
+
+/// Returns the files that a layer makes us load, read or run, and the folders that cannot be bound.
+fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<BoundFile>, Vec<PathBuf>), TrustError> {
+    let (mut paths, mut unbound) = (BTreeSet::new(), BTreeSet::new());
+    for policy in file.policies.iter().filter_map(|policy| policy.entry.as_ref().ok()) {
+        paths.insert(folder.join(&policy.component));
+        if let Some(data) = &policy.data {
+            walk(&folder.join(data), MAX_DEPTH, &mut paths)?;
+        }
+    }
+    for table in file.servers.values().filter_map(|entry| entry.as_ref().ok()) {
+        let cwd = table.cwd.as_ref().map_or_else(|| project.to_owned(), |cwd| project.join(cwd));
+        let command = table.command.iter().filter(|command| command.contains('/')).map(String::as_str);
+        let args = table.args.iter().flatten().map(|arg| arg.as_written());
+        // `--config=file` names a file as well as `--config file` does.
+        let words = command.chain(args).flat_map(|word| [Some(word), word.split_once('=').map(|(_, value)| value)]);
+        for word in words.flatten().filter(|word| !word.is_empty()) {
+            let path = lexical(&cwd.join(word));
+            let inside = |path: &Path| path.starts_with(project);
+            if !inside(&path) && !path.canonicalize().is_ok_and(|real| inside(&real)) {
+                continue;
+            }
+            match path.metadata() {
+                Ok(meta) if meta.is_dir() => _ = unbound.insert(path),
+                Ok(_) => _ = paths.insert(path),
+                Err(_) => {}
+            }
+        }
+    }
+    if paths.len() > MAX_FILES {
+        return Err(TrustError::TooMany(MAX_FILES));
+    }
+    let files = paths.into_iter().map(|path| Ok(BoundFile { digest: digest_of(&path)?, path }));
+    Ok((files.collect::<Result<_, TrustError>>()?, unbound.into_iter().collect()))
+}
+
+/// Collects the files below a folder; links are followed no further than the file they lead to.
+fn walk(folder: &Path, depth: usize, paths: &mut BTreeSet<PathBuf>) -> Result<(), TrustError> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(TrustError::Open(OpenError::Io(folder.to_owned(), error))),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| TrustError::Open(OpenError::Io(folder.to_owned(), error)))?;
+        let path = entry.path();
+        if path.is_dir() {
+            let below = depth.checked_sub(1).ok_or(TrustError::TooMany(MAX_FILES))?;
+            walk(&path, below, paths)?;
+        } else {
+            paths.insert(path);
+        }
+        if paths.len() > MAX_FILES {
+            return Err(TrustError::TooMany(MAX_FILES));
+        }
+    }
+    Ok(())
+}
+
+fn digest_of(path: &Path) -> Result<Option<Digest>, TrustError> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match open(path, flags, Mode::empty()) {
+        Ok(handle) => std::fs::File::from(handle),
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(TrustError::Open(OpenError::Io(path.to_owned(), error.into()))),
+    };
+    check_regular(&file, path).map_err(TrustError::Open)?;
+    let bytes = super::open::read_bounded(file, path, MAX_BOUND).map_err(TrustError::Open)?;
+    Ok(Some(Digest::of(&bytes)))
+}
+
+/// Removes `.` and `..` by spelling.
+fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => _ = out.pop(),
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => out.push(part),
+        }
+    }
+    out
+}

@@ -1,0 +1,107 @@
+//! One `tools/call` of the client: into the pipeline, and its answer back out.
+//!
+//! The arguments go in as the client spelled them (R26), the answer comes out as the upstream spelled it, without header
+//! and truncation (R32). A failure of ours is a result with `isError`; the upstream's protocol error stays one. Each call
+//! runs in a task of its own: one that panics is an internal error of that call alone.
+
+use std::sync::Arc;
+
+use rmcp::RoleServer;
+use rmcp::model::{ErrorData, RequestId};
+use rmcp::service::RequestContext;
+use serde_json::Value;
+
+use super::elicit::ElicitationReviewer;
+use super::handler::Gate;
+use super::progress::{self, Steps};
+use crate::adapters::mcp::client_side::Incoming;
+use crate::host::session::SessionCall;
+use crate::model::answer::ToolResult;
+use crate::model::outcome::{Code, Failure, Stage};
+use crate::pipeline::Finished;
+use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
+
+/// Runs a call and puts its answer into `incoming`.
+///
+/// # Errors
+/// The name cannot be a tool's at all.
+pub(super) async fn run(
+    gate: &Gate,
+    name: &str,
+    incoming: &Incoming,
+    context: RequestContext<RoleServer>,
+) -> Result<(), ErrorData> {
+    let target = gate.session.resolve(name).map_err(|bad| ErrorData::invalid_params(bad.to_string(), None))?;
+    // `null` and an absent member are both "no arguments"; the pipeline takes no other text for that but a blank one.
+    let arguments = incoming.arguments().filter(|text| *text != "null").unwrap_or_default();
+    let mut call = SessionCall::new(target, arguments);
+    let mut steps = None;
+    if let Some(token) = context.meta.get_progress_token() {
+        let (sink, out) = progress::channel(token, context.peer.clone());
+        call.progress = Some(Arc::new(sink));
+        steps = Some(out);
+    }
+    let capabilities = context.client_capabilities();
+    let reviewer = ElicitationReviewer::new(context.peer.clone(), capabilities.as_ref(), gate.hung_up.clone());
+    call.reviewer = Some(Arc::new(reviewer));
+    call.client_meta = context.meta.0.0;
+    let cancel = call.cancel.clone();
+    // A handler that is dropped takes its call along.
+    let _guard = cancel.clone().drop_guard();
+
+    let session = Arc::clone(&gate.session);
+    let mut task = gate.calls.spawn(async move { Box::pin(session.call(call)).await });
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut task => break ended,
+            () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+            () = gate.stop.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+            () = relay(gate, &mut steps) => {}
+        }
+    };
+    if let Some(steps) = &mut steps {
+        let _sent = gate.hung_up.run_until_cancelled(steps.flush()).await;
+    }
+    match ended {
+        Ok(finished) => answer(incoming, &finished),
+        Err(error) => {
+            // The panic itself is in the log by the panic hook; the item was completed by the call's guard.
+            tracing::error!(panicked = error.is_panic(), id = %shown_id(incoming.client_id()), "a call ended by a defect");
+            let failure = Failure::new(Stage::Call, Code::Internal, "the call ended by a defect of the host");
+            respond(incoming, Clean::of_failure(failure).result());
+        }
+    }
+    Ok(())
+}
+
+/// Passes progress on until no more can come, then waits for ever. Ends at once when the client is gone, because rmcp
+/// sends nothing but answers by then.
+async fn relay(gate: &Gate, steps: &mut Option<Steps>) {
+    match steps {
+        Some(open) => {
+            let _all = gate.hung_up.run_until_cancelled(open.forward()).await;
+            *steps = None;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn answer(incoming: &Incoming, finished: &Finished) {
+    match finished.clean.answer() {
+        CleanAnswer::Protocol(error) => incoming.respond_error(error.code, &error.message, error.data.as_ref()),
+        CleanAnswer::Result(_) | CleanAnswer::Failure(_) => respond(incoming, finished.clean.result()),
+    }
+}
+
+fn respond(incoming: &Incoming, result: &ToolResult) {
+    let whole = || Value::Object(result.value().clone()).to_string();
+    let text = result.verbatim().map_or_else(whole, |text| text.to_string());
+    if incoming.respond(&text).is_err() {
+        incoming.respond_error(-32603, "the answer could not be written", None);
+    }
+}
+
+fn shown_id(id: &RequestId) -> String {
+    crate::model::text::shown(&id.to_string(), 64)
+}

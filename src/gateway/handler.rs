@@ -1,0 +1,142 @@
+//! The requests of a client, one method each.
+//!
+//! Answers are put into the transport as text; what a method returns only tells rmcp that it is done. What is not here is
+//! answered by rmcp with "method not found": the gateway declares tools and logging, and nothing else.
+
+#![expect(deprecated, reason = "the newest revision drops logging; the clients served here have it")]
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation, InitializeRequestParams,
+    InitializeResult, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion, ServerCapabilities,
+    ServerConfig, SetLevelRequestParams,
+};
+use rmcp::service::{NotificationContext, RequestContext};
+use rmcp::{RoleServer, ServerHandler};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::notices::{self, Shown};
+use super::{call, list};
+use crate::adapters::mcp::client_side::Incoming;
+use crate::host::session::Session;
+use crate::model::name::ServerName;
+use crate::ports::upstream::UpstreamLog;
+
+/// The name that clients see.
+const NAME: &str = "portcullis";
+
+/// One client's side of the gateway.
+pub(super) struct Gate {
+    pub(super) session: Arc<Session>,
+    /// The open calls.
+    pub(super) calls: TaskTracker,
+    /// Ends all calls.
+    pub(super) stop: CancellationToken,
+    /// The client says nothing any more, and takes nothing but answers.
+    pub(super) hung_up: CancellationToken,
+    pub(super) page: usize,
+    shown: Arc<Shown>,
+    level: Arc<Mutex<LoggingLevel>>,
+    logs: Mutex<Option<broadcast::Receiver<(ServerName, UpstreamLog)>>>,
+    initialized: AtomicBool,
+}
+
+impl Gate {
+    pub(super) fn new(session: Arc<Session>, page: usize, stop: CancellationToken, hung_up: CancellationToken) -> Self {
+        let logs = session.host().fleet().logs();
+        Self {
+            session,
+            calls: TaskTracker::new(),
+            stop,
+            hung_up,
+            page,
+            shown: Arc::default(),
+            level: Arc::new(Mutex::new(LoggingLevel::Info)),
+            logs: Mutex::new(Some(logs)),
+            initialized: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Our transport attaches this to every request.
+fn incoming(context: &RequestContext<RoleServer>) -> Result<Incoming, ErrorData> {
+    // Without it R26 could not hold.
+    let incoming = context.extensions.get::<Incoming>().cloned();
+    incoming.ok_or_else(|| ErrorData::internal_error("the request came without its text", None))
+}
+
+impl ServerHandler for Gate {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities =
+            ServerCapabilities::builder().enable_logging().enable_tools().enable_tool_list_changed().build();
+        let ours = Implementation::new(NAME, env!("CARGO_PKG_VERSION")).with_title("Portcullis");
+        ServerConfig::new(capabilities)
+            .with_server_info(ours)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE))
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        if self.initialized.swap(true, Ordering::AcqRel) {
+            return Err(ErrorData::invalid_request("the session is initialized already", None));
+        }
+        self.negotiate_initialize(&request)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        // A client may say it twice.
+        let Some(logs) = self.logs.lock().take() else { return };
+        let host = Arc::clone(self.session.host());
+        let changes = notices::list_changes(host, Arc::clone(&self.shown), context.peer.clone());
+        let logs = notices::logs(logs, Arc::clone(&self.level), context.peer);
+        let hung_up = self.hung_up.clone();
+        tokio::spawn(async move { hung_up.run_until_cancelled(futures::future::join(changes, logs)).await });
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        *self.level.lock() = request.level;
+        Ok(())
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let incoming = incoming(&context)?;
+        let invalid = |bad: list::BadCursor| ErrorData::invalid_params(bad.to_string(), None);
+        let cursor = list::cursor(incoming.params()).map_err(invalid)?;
+        let snapshot = self.session.list().await;
+        let page = list::page(&snapshot, cursor.as_deref(), self.page).map_err(invalid)?;
+        self.shown.set(&snapshot);
+        incoming.respond(&page).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        Ok(ListToolsResult::default())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let incoming = incoming(&context)?;
+        Box::pin(call::run(self, &request.name, &incoming, context)).await?;
+        Ok(CallToolResponse::Complete(CallToolResult::success(Vec::new())))
+    }
+}

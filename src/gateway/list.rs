@@ -1,0 +1,134 @@
+//! The tool list as the client sees it: pages, cursors, and what makes two lists the same.
+//!
+//! Every field of a definition is as the upstream spelled it, but for `name`, which is the gateway's. The order is that of
+//! the catalog: by raw identity. A cursor holds for the revision that it was made in; after a change the client has to
+//! begin again, or it would miss tools.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::model::digest::Digest;
+use crate::model::revision::Revision;
+use crate::model::tool::CatalogTool;
+use crate::pipeline::admit::catalog::Snapshot;
+
+/// The most tools of one page.
+pub const PAGE: usize = 500;
+/// The size from which no tool is added to a page, in bytes of JSON. One tool may have a mebibyte.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// The longest cursor of ours.
+const MAX_CURSOR: usize = 64;
+
+/// A cursor that leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadCursor {
+    /// The parameters are no object, or the cursor is no text.
+    #[error("invalid params: `params` must be an object whose `cursor` is a string")]
+    Shape,
+    /// Not one of ours.
+    #[error("invalid params: the `cursor` is not one that this server gave")]
+    Foreign,
+    /// The list changed since.
+    #[error("invalid params: the `cursor` is for a list that has changed since; list the tools from the beginning")]
+    Outdated,
+}
+
+/// Returns the cursor of a `tools/list` request. Read from the text: rmcp takes parameters of the wrong shape for none.
+pub(super) fn cursor(params: Option<&str>) -> Result<Option<String>, BadCursor> {
+    #[derive(Deserialize)]
+    struct Params {
+        #[serde(default)]
+        cursor: Option<String>,
+    }
+    let Some(params) = params else { return Ok(None) };
+    serde_json::from_str::<Params>(params).map(|params| params.cursor).map_err(|_| BadCursor::Shape)
+}
+
+/// Returns the text of the `tools/list` result from `cursor` on.
+pub(super) fn page(snapshot: &Snapshot, cursor: Option<&str>, size: usize) -> Result<String, BadCursor> {
+    let start = cursor.map_or(Ok(0), |cursor| parse(cursor, snapshot.revision(), snapshot.tools().len()))?;
+    let mut out = String::from(r#"{"tools":["#);
+    let mut next = start;
+    for tool in snapshot.tools().iter().skip(start).take(size.max(1)) {
+        if next > start {
+            if out.len() >= PAGE_BYTES {
+                break;
+            }
+            out.push(',');
+        }
+        out.push_str(&Value::Object(definition(tool)).to_string());
+        next += 1;
+    }
+    out.push(']');
+    if next < snapshot.tools().len() {
+        out.push_str(r#","nextCursor":""#);
+        out.push_str(&cursor_at(snapshot.revision(), next));
+        out.push('"');
+    }
+    out.push('}');
+    Ok(out)
+}
+
+/// Returns what of a snapshot a client sees, as a digest.
+pub(super) fn visible(snapshot: &Snapshot) -> Digest {
+    let digests: Vec<Digest> = snapshot.tools().iter().map(|tool| tool.definition.digest()).collect();
+    let tools = snapshot.tools().iter().zip(&digests);
+    Digest::of_parts(tools.flat_map(|(tool, digest)| [tool.flat.as_str().as_bytes(), digest.as_bytes().as_slice()]))
+}
+
+/// The upstream's definition under our name. A key that is there keeps its place.
+fn definition(tool: &CatalogTool) -> Map<String, Value> {
+    let mut value = tool.definition.value().clone();
+    value.insert("name".to_owned(), Value::from(tool.flat.as_str()));
+    value
+}
+
+fn cursor_at(revision: Revision, offset: usize) -> String {
+    format!("{:x}.{offset:x}", revision.number())
+}
+
+fn parse(cursor: &str, revision: Revision, tools: usize) -> Result<usize, BadCursor> {
+    if cursor.len() > MAX_CURSOR {
+        return Err(BadCursor::Foreign);
+    }
+    let (of, offset) = cursor.split_once('.').ok_or(BadCursor::Foreign)?;
+    let of = u64::from_str_radix(of, 16).map_err(|_| BadCursor::Foreign)?;
+    let offset = usize::from_str_radix(offset, 16).map_err(|_| BadCursor::Foreign)?;
+    if of != revision.number() {
+        return Err(BadCursor::Outdated);
+    }
+    if (1..tools).contains(&offset) { Ok(offset) } else { Err(BadCursor::Foreign) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_leads_back_to_its_place_in_its_revision_only() {
+        let revision = Revision::FIRST.next();
+        let cursor = cursor_at(revision, 500);
+        assert_eq!(parse(&cursor, revision, 501), Ok(500));
+        assert_eq!(parse(&cursor, revision.next(), 501), Err(BadCursor::Outdated));
+    }
+
+    #[test]
+    fn a_cursor_that_is_no_text_is_refused_and_none_is_none() {
+        assert_eq!(cursor(None), Ok(None));
+        for none in ["{}", r#"{"cursor":null,"_meta":{}}"#] {
+            assert_eq!(cursor(Some(none)), Ok(None));
+        }
+        assert_eq!(cursor(Some(r#"{"cursor":"1.2"}"#)), Ok(Some("1.2".to_owned())));
+        for bad in [r#"{"cursor":7}"#, r#""text""#, "7"] {
+            assert_eq!(cursor(Some(bad)), Err(BadCursor::Shape), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn a_foreign_cursor_is_refused() {
+        let long = "1.".repeat(100);
+        for bad in ["", "1", ".", "1.", "1.zz", "1.0", "1.9", "-1.1", "1.1.1", &long] {
+            assert_eq!(parse(bad, Revision::FIRST.next(), 9), Err(BadCursor::Foreign), "{bad:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Progress of one call, on its way to the client that asked for it.
+//!
+//! In order, rising, and always before the answer. A client that reads slowly misses steps, never the latest ones before
+//! them out of order; nothing waits for it.
+
+use rmcp::RoleServer;
+use rmcp::model::{ProgressNotificationParam, ProgressToken};
+use rmcp::service::Peer;
+use tokio::sync::mpsc;
+
+use crate::model::text;
+use crate::ports::upstream::{Progress, ProgressSink};
+
+/// How many steps of one call may wait for the client.
+const WAITING: usize = 64;
+/// The longest message of a step, in bytes. A server writes it.
+const MAX_MESSAGE: usize = 4096;
+
+/// Where the upstream's steps go in.
+struct Sink(mpsc::Sender<Progress>);
+
+impl ProgressSink for Sink {
+    fn progress(&self, progress: Progress) {
+        // Full: the step is dropped. Closed: the call has its answer, and late steps are of no use.
+        let _ = self.0.try_send(progress);
+    }
+}
+
+/// Where they come out.
+pub(super) struct Steps {
+    queue: mpsc::Receiver<Progress>,
+    latest: f64,
+    token: ProgressToken,
+    peer: Peer<RoleServer>,
+}
+
+/// Makes both ends.
+pub(super) fn channel(token: ProgressToken, peer: Peer<RoleServer>) -> (impl ProgressSink + 'static, Steps) {
+    let (sender, queue) = mpsc::channel(WAITING);
+    (Sink(sender), Steps { queue, latest: f64::NEG_INFINITY, token, peer })
+}
+
+impl Steps {
+    /// Sends steps as they come; ends when no more can come. Dropping the future loses at most the step being sent.
+    pub(super) async fn forward(&mut self) {
+        while let Some(step) = self.queue.recv().await {
+            self.send(step).await;
+        }
+    }
+
+    /// Sends the steps that are there already.
+    pub(super) async fn flush(&mut self) {
+        while let Ok(step) = self.queue.try_recv() {
+            self.send(step).await;
+        }
+    }
+
+    async fn send(&mut self, step: Progress) {
+        if !step.progress.is_finite() || step.progress <= self.latest {
+            return;
+        }
+        self.latest = step.progress;
+        let mut params = ProgressNotificationParam::new(self.token.clone(), step.progress);
+        params.total = step.total.filter(|total| total.is_finite());
+        params.message = step.message.map(|message| text::prefix(&message, MAX_MESSAGE).to_owned());
+        if let Err(error) = self.peer.notify_progress(params).await {
+            tracing::debug!(%error, "progress was not sent");
+        }
+    }
+}

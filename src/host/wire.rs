@@ -1,0 +1,363 @@
+//! Configuration -> what a host is made of.
+//!
+//! Promises: every server and every policy of the configuration is there, whatever is wrong with it: a server that cannot
+//! run says why, a policy that cannot be loaded refuses what it matches, a layer that cannot be read refuses every call
+//! (R8). The environment is read when a server starts, never before and never printed (R4). Compiling happens off the
+//! reactor.
+//!
+//! Does not watch the configuration; does not start anything: that is [`Host::start`](super::Host::start).
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::HostParts;
+use super::fleet::{BackOff, ServerSpec};
+use super::policies::{ComponentSpec, policy_set, unreadable};
+use crate::adapters::clock::SystemClock;
+use crate::adapters::mcp::child::Launch;
+use crate::adapters::mcp::client::{Settings, StdioUpstream};
+use crate::adapters::mcp::transport;
+use crate::adapters::store::memory::MemoryGrants;
+use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
+use crate::config::Resolved;
+use crate::config::file::Names as NameStyle;
+use crate::config::matcher::Matcher;
+use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
+use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
+use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
+use crate::config::server_keys::{Exposure, Lifecycle, RestartWhen};
+use crate::config::stack::LayerState;
+use crate::model::layer::{LayerKind, LayerRef};
+use crate::model::name::{RawToolName, ServerName, ToolRef};
+use crate::model::tool::ServerIdentity;
+use crate::model::verdict::{Fault, FaultCode, Reason, Refusal, RuleId, Source};
+use crate::pipeline::admit::catalog::{Names, ServerView};
+use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
+use crate::pipeline::emit::views::model::ModelViewOptions;
+use crate::pipeline::emit::views::truncate::Policy;
+use crate::ports::approval::{Kind, Matches, PolicySet};
+use crate::ports::recorder::Recorder;
+use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
+
+/// Why there is no host.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// There is no sandbox, so nothing could decide.
+    #[error("the policy sandbox cannot start")]
+    Engine(#[from] EngineError),
+    /// Loading was broken off.
+    #[error("loading the policies was broken off")]
+    Interrupted(#[source] tokio::task::JoinError),
+}
+
+/// Loads the policies and describes the servers. `user` is whose files the components must be (R6).
+///
+/// # Errors
+/// A [`WireError`]. What is wrong with single entries is in the parts.
+pub async fn host_parts(
+    resolved: Arc<Resolved>,
+    user: u32,
+    recorder: Arc<dyn Recorder>,
+) -> Result<HostParts, WireError> {
+    let loading = {
+        let resolved = Arc::clone(&resolved);
+        tokio::task::spawn_blocking(move || Engine::new().map(|engine| policies(&resolved, user, &engine)))
+    };
+    let policies = loading.await.map_err(WireError::Interrupted)??;
+    let (servers, disabled) = servers(&resolved);
+    Ok(HostParts {
+        policies,
+        names: names(&resolved),
+        servers,
+        disabled,
+        recorder,
+        grants: Arc::new(MemoryGrants::default()),
+        clock: Arc::new(SystemClock),
+        ask_deadline: Some(resolved.limits.ask_timeout.value),
+    })
+}
+
+/// Loads every policy of the configuration. Blocks while it compiles.
+#[must_use]
+pub fn policies(resolved: &Resolved, user: u32, engine: &Engine) -> PolicySet {
+    let specs = resolved.policies.iter().map(|entry| component(entry, user)).collect();
+    policy_set(engine, specs, resolved.postures.clone(), refusals(resolved), resolved.digest)
+}
+
+/// How a tool's answer is shown to a model: the configuration's limits for its text.
+#[must_use]
+pub fn model_view(resolved: &Resolved, tool: &ToolRef) -> ModelViewOptions {
+    let own = resolved.servers.get(&tool.server).and_then(|server| server.output_token_limits.get(&tool.tool));
+    let limit = own.copied().into_iter().chain(resolved.output.tool_output_token_limit.value).min();
+    let truncation =
+        limit.map_or_else(Policy::default, |limit| Policy::Tokens(usize::try_from(limit).unwrap_or(usize::MAX)));
+    ModelViewOptions { truncation, ..ModelViewOptions::default() }
+}
+
+fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
+    ComponentSpec {
+        layer: entry.layer.clone(),
+        name: entry.name.clone(),
+        bytes: read_component(entry, user).map(|read| read.bytes).map_err(|error| fault(&error)),
+        pin: entry.sha256,
+        settings: entry.settings.clone(),
+        limits: limits(entry.limits),
+        may_allow: entry.may_allow,
+        on_failure: entry.on_failure,
+        observe: entry.observe,
+        matches: Arc::new(Asked(entry.matcher.clone())),
+    }
+}
+
+fn fault(error: &ComponentError) -> Fault {
+    let text = chain(error);
+    match error {
+        ComponentError::Digest { .. } => Fault::new(FaultCode::Digest, text),
+        ComponentError::Broken(_) => Fault::new(FaultCode::Settings, text),
+        ComponentError::Missing(_) | ComponentError::Unusable(_) => unreadable(text),
+    }
+}
+
+/// Says an error and its causes.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
+    }
+}
+
+fn limits(table: PolicyLimitsTable) -> Limits {
+    let defaults = Limits::of(match table.class.unwrap_or_default() {
+        LimitsClass::Standard => Class::Native,
+        LimitsClass::Script => Class::Script,
+    });
+    let mebibytes = |n: u32| usize::try_from(n).unwrap_or(usize::MAX).saturating_mul(1024 * 1024);
+    Limits {
+        time: table.time_ms.map_or(defaults.time, |ms| std::time::Duration::from_millis(ms.into())),
+        memory: table.memory_mib.map_or(defaults.memory, mebibytes),
+        ..defaults
+    }
+}
+
+/// The configuration's matcher, as the decision asks it.
+#[derive(Debug)]
+struct Asked(Matcher);
+
+impl Matches for Asked {
+    fn matches(&self, kind: Kind, tool: &ToolRef, identity: ServerIdentity) -> bool {
+        let kind = match kind {
+            Kind::Tool => KindName::Tool,
+            Kind::Read => KindName::Read,
+            Kind::Prompt => KindName::Prompt,
+            Kind::Completion => KindName::Completion,
+            Kind::Reply => KindName::Reply,
+        };
+        self.0.matches(kind, &tool.server, &tool.tool, identity)
+    }
+}
+
+/// R8: each reason to refuse every call becomes a refusal of its layer.
+fn refusals(resolved: &Resolved) -> Vec<Refusal> {
+    let refusal = |text: &String| {
+        let broken = resolved.layers.iter().find(|status| match &status.state {
+            LayerState::Broken(why) => text.contains(why.as_str()),
+            LayerState::Applied | LayerState::Absent | LayerState::Untrusted | LayerState::Changed(_) => false,
+        });
+        let (layer, rule) = match broken {
+            Some(status) => (status.layer.clone(), "layer-unreadable"),
+            // What is missing is the managed layer itself.
+            None => (LayerRef::new(LayerKind::Managed), "managed-required"),
+        };
+        let reason = Reason { rule: RuleId::parse(rule), text: text.clone() };
+        Refusal { source: Source { layer, component: "host".into(), digest: None }, reason, fault: None }
+    };
+    resolved.refusals.iter().map(refusal).collect()
+}
+
+fn names(resolved: &Resolved) -> Names {
+    let limit = NameLimit::new(resolved.gateway.name_limit.value.into()).unwrap_or(NameLimit::GATEWAY);
+    let flat = match resolved.gateway.names.value {
+        NameStyle::Namespaced => FlatStyle::Namespaced,
+        NameStyle::Bare => FlatStyle::Bare,
+    };
+    Names { model: NamingOptions::default(), flat, flat_limit: limit }
+}
+
+/// The servers to run, and why the others are not.
+fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
+    let (mut run, mut disabled) = (BTreeMap::new(), BTreeMap::new());
+    for (name, server) in &resolved.servers {
+        match &server.enabled {
+            Ok(()) => _ = run.insert(name.clone(), spec(server)),
+            Err(why) => _ = disabled.insert(name.clone(), why.clone()),
+        }
+    }
+    (run, disabled)
+}
+
+fn spec(server: &ResolvedServer) -> ServerSpec {
+    let upstream: Arc<dyn Upstream> = match (&server.transport, server.lifecycle) {
+        (Transport::Stdio(launch), Lifecycle::Legacy | Lifecycle::Auto) => Arc::new(Configured {
+            server: server.name.clone(),
+            launch: launch.clone(),
+            settings: Settings { limits: message_limits(server.message_limit) },
+        }),
+        (Transport::Stdio(_), Lifecycle::Modern) => {
+            Arc::new(Unsupported("`lifecycle = \"modern\"` is not spoken by this version; use `legacy`"))
+        }
+        (Transport::Http(_), _) => Arc::new(Unsupported("servers with a `url` are not served by this version")),
+        (Transport::Unreadable, _) => Arc::new(Unsupported("its table cannot be read")),
+    };
+    let filter = server.filter.clone();
+    // Without search and scripts a tool is shown directly or not at all.
+    let shown = !server.omit_tools_from.contains(&Exposure::Direct);
+    ServerSpec {
+        upstream,
+        identity: server.identity,
+        config: server.digest,
+        view: ServerView {
+            tool_timeout: server.tool_timeout,
+            may_relax: server.may_relax,
+            parallel: server.parallel,
+            plugin: server.plugin.clone(),
+        },
+        filter: Arc::new(move |tool: &RawToolName| shown && filter.allows(tool)),
+        required: server.required,
+        startup_timeout: server.startup_timeout,
+        back_off: BackOff {
+            first: server.restart.first_delay,
+            longest: server.restart.max_delay,
+            attempts: server.restart.attempts,
+            restarts: server.restart.when == RestartWhen::OnExit,
+        },
+    }
+}
+
+fn message_limits(bytes: u64) -> transport::Limits {
+    let line = usize::try_from(bytes).unwrap_or(transport::DEFAULT_LINE);
+    transport::Limits { line, waiting: line.saturating_mul(2) }
+}
+
+/// A configured child process. What its arguments and environment are is found out at each start.
+struct Configured {
+    server: ServerName,
+    launch: StdioLaunch,
+    settings: Settings,
+}
+
+impl Configured {
+    fn launch(&self) -> Result<Launch, StartFailure> {
+        let program = self.launch.executable.as_ref().map_err(|why| StartFailure::Spawn(why.clone()))?;
+        // A variable that is not Unicode counts as not set, and its name is in the message.
+        let lookup = |name: &str| std::env::var(name).ok();
+        let missing = |error: crate::config::template::MissingVariable| StartFailure::Spawn(error.to_string());
+        let program = program.to_str().ok_or_else(|| {
+            let shown = crate::model::text::shown(&program.display().to_string(), 256);
+            StartFailure::Spawn(format!("the path `{shown}` is not Unicode"))
+        })?;
+        Ok(Launch {
+            program: program.to_owned(),
+            args: self.launch.arguments(&lookup).map_err(missing)?,
+            cwd: (!self.launch.cwd.as_os_str().is_empty()).then(|| self.launch.cwd.clone()),
+            env: self.launch.environment(&lookup).map_err(missing)?.into_iter().collect(),
+        })
+    }
+}
+
+#[async_trait]
+impl Upstream for Configured {
+    async fn connect(
+        &self,
+        deadline: Instant,
+        events: Arc<dyn UpstreamEvents>,
+    ) -> Result<Arc<dyn Connection>, StartFailure> {
+        let launch = self.launch()?;
+        StdioUpstream::new(self.server.clone(), launch, self.settings).connect(deadline, events).await
+    }
+}
+
+/// A server that this version cannot reach: it fails like one that is down, so that `required` still counts.
+struct Unsupported(&'static str);
+
+#[async_trait]
+impl Upstream for Unsupported {
+    async fn connect(
+        &self,
+        _deadline: Instant,
+        _events: Arc<dyn UpstreamEvents>,
+    ) -> Result<Arc<dyn Connection>, StartFailure> {
+        Err(StartFailure::Unsupported(self.0.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EmbeddedLayer, Places, SessionSources, load};
+
+    fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
+        let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
+            kind: *kind,
+            text: (*text).to_owned(),
+            folder: std::env::temp_dir(),
+        });
+        let session = SessionSources { embedded: embedded.collect(), ..SessionSources::default() };
+        load(&Places::nowhere(), &session)
+    }
+
+    #[test]
+    fn r8_a_layer_that_cannot_be_read_becomes_a_refusal_of_that_layer() {
+        let refusals = refusals(&resolved(&[(LayerKind::Organisation, "nonsense = 1"), (LayerKind::User, "")]));
+        let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
+        assert_eq!(refusal.source.to_string(), "organisation/host");
+        assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("layer-unreadable"));
+        assert!(refusal.reason.text.contains("`nonsense`"), "{}", refusal.reason.text);
+    }
+
+    #[test]
+    fn r8_a_managed_layer_that_is_required_and_absent_is_a_refusal_too() {
+        let refusals = refusals(&resolved(&[(LayerKind::System, "require_managed = true")]));
+        let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
+        assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("managed-required"));
+    }
+
+    #[test]
+    fn a_component_that_cannot_be_read_is_in_the_set_as_its_fault() {
+        let text = "[[policies]]\nname = \"a\"\ncomponent = \"no-such-component.wasm\"\n\
+                    [[policies]]\nname = \"b\"\ncomponent = 7\n";
+        let resolved = resolved(&[(LayerKind::User, text)]);
+        let engine = Engine::on_demand().unwrap();
+        let set = policies(&resolved, rustix::process::getuid().as_raw(), &engine);
+        let codes: Vec<_> =
+            set.components.iter().map(|c| (&*c.source.component, c.component.as_ref().err().map(|f| f.code))).collect();
+        assert_eq!(codes, [("a", Some(FaultCode::Missing)), ("b", Some(FaultCode::Settings))]);
+    }
+
+    #[test]
+    fn a_servers_table_reaches_its_spec() {
+        let text = "[mcp_servers.s]\ncommand = \"sh\"\nrequired = true\ntool_timeout_sec = 1.5\nmessage_limit = 2048\n\
+                    disabled_tools = [\"x\"]\n[mcp_servers.s.restart]\nwhen = \"never\"\nfirst_delay_ms = 20\n\
+                    [mcp_servers.off]\ncommand = \"sh\"\nenabled = false\n";
+        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]));
+        let spec = &run[&ServerName::parse("s").unwrap()];
+        assert!(spec.required && !spec.back_off.restarts);
+        assert_eq!(spec.back_off.first.as_millis(), 20);
+        assert_eq!(spec.view.tool_timeout.as_millis(), 1500);
+        assert!(!(spec.filter)(&RawToolName::parse("x").unwrap()) && (spec.filter)(&RawToolName::parse("y").unwrap()));
+        assert_eq!(disabled.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["off"]);
+    }
+
+    #[test]
+    fn the_smaller_limit_of_a_models_text_counts() {
+        let text = "tool_output_token_limit = 100\n[mcp_servers.s]\ncommand = \"sh\"\n\
+                    [mcp_servers.s.tools.t]\noutput_token_limit = 7\n";
+        let resolved = resolved(&[(LayerKind::User, text)]);
+        let limit = |tool| model_view(&resolved, &ToolRef::parse(tool).unwrap()).truncation;
+        assert_eq!(limit("s/t"), Policy::Tokens(7));
+        assert_eq!(limit("s/other"), Policy::Tokens(100));
+    }
+}

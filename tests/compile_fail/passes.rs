@@ -1,0 +1,14 @@
+// compiles
+//! The control: what the other files break works here.
+use std::time::Duration;
+
+use portcullis::pipeline::Finished;
+use portcullis::pipeline::emit::views::model::{ModelView, ModelViewOptions};
+
+fn show(finished: &Finished) -> ModelView {
+    ModelView::of(&finished.clean, Duration::ZERO, &ModelViewOptions::default())
+}
+
+fn main() {
+    let _ = show;
+}

@@ -1,0 +1,13 @@
+// error: E0451
+//! A prepared call with arguments that were never bound to it.
+use portcullis::model::arguments::Arguments;
+use portcullis::pipeline::admit::catalog::Listed;
+use portcullis::pipeline::bind::prepare::Prepared;
+
+fn forge(listed: Listed, arguments: Arguments) -> Prepared {
+    Prepared { listed, arguments }
+}
+
+fn main() {
+    let _ = forge;
+}
