@@ -10,12 +10,14 @@ use super::Host;
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, RawToolName, Target, ToolRef};
-use crate::model::outcome::Code;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
 use crate::ports::reviewer::Reviewer;
 use crate::ports::upstream::ProgressSink;
+
+/// How many tools a session remembers to have shown; a server that lists ever new ones must not fill the memory.
+const MAX_SERVED: usize = 65_536;
 
 /// A session. Cheap to share; dropping it forgets what was shown.
 pub struct Session {
@@ -85,8 +87,13 @@ impl Session {
     pub async fn list(&self) -> Arc<Snapshot> {
         self.host.fleet().settle().await;
         let snapshot = self.host.catalog().current();
-        let shown = snapshot.tools().iter().map(|tool| (tool.reference(), tool.definition.digest()));
-        *self.served.lock() = shown.collect();
+        let mut served = self.served.lock();
+        // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
+        if served.len() > MAX_SERVED {
+            served.clear();
+        }
+        served.extend(snapshot.tools().iter().map(|tool| (tool.reference(), tool.definition.digest())));
+        drop(served);
         snapshot
     }
 
@@ -106,9 +113,9 @@ impl Session {
     pub async fn call(&self, call: SessionCall) -> Finished {
         let target = call.target.clone();
         let finished = self.host.pipeline().run(self.request(call)).await;
-        let stale = finished.item.failure().is_some_and(|failure| failure.code == Code::Stale);
-        if let (true, Some(reference)) = (stale, target.resolved()) {
-            self.note_served(&reference);
+        if let (Some(digest), Some(reference)) = (finished.shown, target.resolved()) {
+            // The stale answer has served the new definition.
+            self.served.lock().insert(reference, digest);
         }
         finished
     }
@@ -135,14 +142,6 @@ impl Session {
             progress: call.progress,
             reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),
             cancel: call.cancel,
-        }
-    }
-
-    /// The stale answer has served the new definition.
-    fn note_served(&self, reference: &ToolRef) {
-        let snapshot = self.host.catalog().current();
-        if let Some(listed) = snapshot.find(reference) {
-            self.served.lock().insert(reference.clone(), listed.tool().definition.digest());
         }
     }
 }

@@ -172,8 +172,17 @@ impl Supervised {
             // Somebody thought that an older connection was this one.
             self.state.send_if_modified(|state| replace(state, &ServerState::Starting, ServerState::Ready));
             if signals.tools_changed.swap(false, Ordering::AcqRel) {
-                self.gather(signals).await;
-                match connection.list(Instant::now() + self.spec.startup_timeout).await {
+                let listing = async {
+                    self.gather(signals).await;
+                    connection.list(Instant::now() + self.spec.startup_timeout).await
+                };
+                let listed = tokio::select! {
+                    biased;
+                    // A server that lists slowly does not hold up the end.
+                    () = self.shared.stop.cancelled() => return Ended::Stop,
+                    listed = listing => listed,
+                };
+                match listed {
                     Ok(listing) => self.publish(connection, listing).await,
                     Err(ListFailure::Closed) => {}
                     // The list that is known stays; a server that cannot list now may well answer calls.

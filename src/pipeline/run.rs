@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
-use super::consent::settle::{Settled, Standing, refused, settle};
-use super::consent::{decide, remember};
+use super::consent::settle::{Answered, Settled, Standing, refused, settle};
+use super::consent::{ask, decide, remember};
 use super::dispatch::meta::TurnInfo;
 use super::dispatch::{barrier, call};
 use super::emit::sanitise::{self, Clean};
@@ -24,6 +24,7 @@ use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, CompletedItem};
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::revision::PolicySetDigest;
 use crate::model::verdict::{Refusal, Remember};
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
@@ -89,6 +90,8 @@ pub struct Finished {
     pub item: CompletedItem,
     /// The last decision, if it came to one.
     pub decision: Option<Decision>,
+    /// The digest of the definition that a stale answer has shown (R24).
+    pub shown: Option<Digest>,
 }
 
 /// What a call would come to.
@@ -122,8 +125,15 @@ impl Pipeline {
     /// as cancelling.
     pub async fn run(&self, request: CallRequest) -> Finished {
         let cancel = request.cancel.clone();
-        let mut call =
-            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
+        let mut call = Call {
+            pipeline: self,
+            request,
+            begun: Instant::now(),
+            arguments: None,
+            started: None,
+            decision: None,
+            shown: None,
+        };
         let ended = tokio::select! {
             // An answer that is there wins over a cancellation that came with it.
             biased;
@@ -135,8 +145,15 @@ impl Pipeline {
 
     /// Says what a call would come to, by the same steps up to the barrier. Asks nobody, sends no item, keeps nothing (R38).
     pub async fn explain(&self, request: CallRequest) -> Explanation {
-        let mut call =
-            Call { pipeline: self, request, begun: Instant::now(), arguments: None, started: None, decision: None };
+        let mut call = Call {
+            pipeline: self,
+            request,
+            begun: Instant::now(),
+            arguments: None,
+            started: None,
+            decision: None,
+            shown: None,
+        };
         match call.would().await {
             Ok(would) => Explanation { decision: call.decision, would },
             Err(failure) => Explanation { decision: call.decision, would: Would::Fail(*failure) },
@@ -152,6 +169,7 @@ struct Call<'p> {
     arguments: Option<Arguments>,
     started: Option<Started>,
     decision: Option<Decision>,
+    shown: Option<Digest>,
 }
 
 impl Call<'_> {
@@ -173,7 +191,7 @@ impl Call<'_> {
 
         let record = self.record(lease.approved(), lease.approved().consent().clone());
         let server = lease.approved().prepared().reference().server;
-        let connection = lease.approved().prepared().server().fingerprint.connection;
+        let connection = Arc::clone(&lease.approved().prepared().server().connection);
         let progress = self.request.progress.take();
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
         let handed = call::hand_over(lease, &self.request.id, &self.request.turn, progress, grants, recorder, record);
@@ -186,10 +204,12 @@ impl Call<'_> {
             }
             Err(failure) => Err(failure),
         };
+        // A transport that is open but takes nothing right now serves other calls: no reason to end them all.
         if let Err(failure) = &answered
             && matches!(failure.code, Code::NotSent | Code::Ambiguous)
+            && !connection.is_open()
         {
-            pipeline.fleet.mark_dirty(&server, connection);
+            pipeline.fleet.mark_dirty(&server, connection.id());
         }
         Ok(sanitise::clean(answered?))
     }
@@ -205,7 +225,7 @@ impl Call<'_> {
     }
 
     /// Steps 4 and 5: the server is ready or will not be, and the call is fixed.
-    async fn bind(&self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
+    async fn bind(&mut self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
         let target = &self.request.target;
         // R8: while a layer cannot be read nobody knows which tools there are; the refusal comes before "not available".
         let refusals: BTreeSet<Refusal> = self.pipeline.catalog.current().policies().refusals.iter().cloned().collect();
@@ -214,7 +234,8 @@ impl Call<'_> {
         }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         await_ready::await_ready(&*self.pipeline.fleet, &reference.server).await;
-        prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen)
+        let prepared = prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen);
+        prepared.map_err(|unprepared| self.unprepared(unprepared))
     }
 
     /// Steps 6, 8 and 9: decided, agreed to where it must be, and leased. Decided again when only the policies changed.
@@ -234,7 +255,9 @@ impl Call<'_> {
             let approved = match approve::approve(&who, id, caller, prepared, &mut agreed).await {
                 Ok(approved) => approved,
                 Err(refused) => {
-                    let record = self.record_of(&refused.prepared, refused.decision.clone(), Consent::Refused);
+                    let policies = refused.policies.digest;
+                    let decision = refused.decision.clone();
+                    let record = self.record_of(&refused.prepared, policies, decision, Consent::Refused);
                     if let Err(error) = pipeline.recorder.decision(&record) {
                         tracing::warn!(%error, "the record of a refusal was lost");
                     }
@@ -249,12 +272,14 @@ impl Call<'_> {
             };
             prepared = approved.withdraw();
             match refusal {
-                LeaseRefusal::PoliciesChanged if !agreed.is_exhausted() => {}
+                LeaseRefusal::PoliciesChanged if agreed.decide_again() => {}
                 LeaseRefusal::PoliciesChanged => {
                     let message = "the policies kept changing while the call was decided";
                     return Err(Box::new(Failure::new(Stage::Lease, Code::PoliciesUnstable, message)));
                 }
-                LeaseRefusal::Stale => return Err(Box::new(Failure::stale(&self.request.target))),
+                LeaseRefusal::Stale => {
+                    return Err(self.unprepared(prepare::stale(&pipeline.catalog, &prepared)));
+                }
             }
         }
     }
@@ -271,8 +296,9 @@ impl Call<'_> {
             target: &self.request.target,
             subject: &remember::subject(&prepared, &self.request.caller),
             arguments: prepared.arguments().digest(),
-            answered: &BTreeSet::new(),
+            answered: &Answered::default(),
             reviewer: policies.postures.reviewer(),
+            widest: &|| ask::widest(&prepared),
         };
         Ok(match settle(&decided, &*self.pipeline.grants, &standing) {
             Settled::Run { grant } => Would::Run { grant: grant.map(|grant| grant.id) },
@@ -281,23 +307,34 @@ impl Call<'_> {
         })
     }
 
+    fn unprepared(&mut self, unprepared: prepare::Unprepared) -> Box<Failure> {
+        self.shown = unprepared.shown;
+        unprepared.failure
+    }
+
     fn info(&self, arguments: Arguments) -> CallInfo {
         let request = &self.request;
         CallInfo::unknown(request.id.clone(), request.target.clone(), request.caller.clone(), arguments)
     }
 
     fn record(&self, approved: &Approved, consent: Consent) -> DecisionRecord {
-        self.record_of(approved.prepared(), approved.decision().clone(), consent)
+        self.record_of(approved.prepared(), approved.policies().digest, approved.decision().clone(), consent)
     }
 
-    fn record_of(&self, prepared: &prepare::Prepared, decision: Decision, consent: Consent) -> DecisionRecord {
+    fn record_of(
+        &self,
+        prepared: &prepare::Prepared,
+        policy_set: PolicySetDigest,
+        decision: Decision,
+        consent: Consent,
+    ) -> DecisionRecord {
         DecisionRecord {
             at: self.pipeline.clock.now(),
             call: self.request.id.clone(),
             tool: prepared.reference(),
             caller: self.request.caller.clone(),
             revision: prepared.revision(),
-            policy_set: prepared.policies().digest,
+            policy_set,
             definition: prepared.tool().definition.digest(),
             arguments: prepared.arguments().digest(),
             decision,
@@ -327,6 +364,6 @@ impl Call<'_> {
             }
         };
         let item = started.complete(clean.outcome().clone());
-        Finished { clean, item, decision: self.decision }
+        Finished { clean, item, decision: self.decision, shown: self.shown }
     }
 }

@@ -29,6 +29,21 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
+/// A call that could not be fixed, or is not what it was fixed to any more.
+#[derive(Debug)]
+pub struct Unprepared {
+    /// Why.
+    pub failure: Box<Failure>,
+    /// The digest of the definition that the failure's message shows in full; the caller has seen that one now (R24).
+    pub shown: Option<Digest>,
+}
+
+impl From<Failure> for Unprepared {
+    fn from(failure: Failure) -> Self {
+        Self { failure: Box::new(failure), shown: None }
+    }
+}
+
 /// Looks the tool up in the current snapshot and fixes the call to it.
 ///
 /// `seen` is the digest of the definition that this caller was last shown, if it was shown one: what was seen is what is
@@ -42,28 +57,47 @@ pub fn prepare(
     reference: &ToolRef,
     arguments: Arguments,
     seen: Option<Digest>,
-) -> Result<Prepared, Box<Failure>> {
+) -> Result<Prepared, Unprepared> {
     let target = Target::from(reference.clone());
     let Some(listed) = catalog.current().find(reference) else {
-        return Err(Box::new(Failure::not_available(&target)));
+        return Err(Failure::not_available(&target).into());
     };
     if seen.is_some_and(|seen| seen != listed.tool().definition.digest()) {
-        return Err(Box::new(changed(&target, listed.tool())));
+        return Err(changed(&target, listed.tool()));
     }
     arguments
         .check_against(&listed.tool().definition)
-        .map_err(|bad| Box::new(Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}"))))?;
+        .map_err(|bad| Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}")))?;
     Ok(Prepared { listed, arguments })
 }
 
-/// The stale answer serves the new definition, so that the next call is made by what was seen (R24).
-fn changed(target: &Target, tool: &CatalogTool) -> Failure {
+/// Says why a prepared call was not leased: its connection, its server's configuration or its definition is not the one that
+/// it was fixed to.
+#[must_use]
+pub fn stale(catalog: &Catalog, prepared: &Prepared) -> Unprepared {
+    let reference = prepared.reference();
+    let target = Target::from(reference.clone());
+    match catalog.current().find(&reference) {
+        Some(now) if now.tool().definition.digest() != prepared.tool().definition.digest() => {
+            changed(&target, now.tool())
+        }
+        _ => Failure::stale(&target).into(),
+    }
+}
+
+/// The stale answer serves the new definition, so that the next call is made by what was seen (R24). One that is too long to
+/// be shown whole has not been seen: the tools must be listed again.
+fn changed(target: &Target, tool: &CatalogTool) -> Unprepared {
     let mut failure = Failure::stale(target);
     let definition = serde_json::Value::Object(tool.definition.value().clone()).to_string();
     let shown = text::prefix(&definition, MAX_SHOWN_DEFINITION);
     failure.message.push_str(". Its definition is now: ");
     failure.message.push_str(shown);
-    failure
+    let whole = shown.len() == definition.len();
+    if !whole {
+        failure.message.push_str("… (cut: list the tools again to see it whole)");
+    }
+    Unprepared { failure: Box::new(failure), shown: whole.then(|| tool.definition.digest()) }
 }
 
 impl Prepared {

@@ -1,23 +1,24 @@
 //! Decides, asks where it must, and returns the proof that a call may run.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::settle::{Settled, Standing, not_agreed, settle};
+use super::settle::{Answered, Settled, Standing, not_agreed, settle};
 use super::{ask, decide, remember};
 use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure};
-use crate::model::verdict::AskKey;
 use crate::pipeline::admit::catalog::Catalog;
 use crate::pipeline::bind::prepare::Prepared;
+use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::grants::{Grant, Grants};
 use crate::ports::recorder::Consent;
 use crate::ports::reviewer::{Reply, Reviewer};
 
-/// How often a call is decided again because the policies changed meanwhile (R19).
+/// How often a call is decided again because the policies changed before its lease, and how often somebody is asked about
+/// it (R19).
 pub const MAX_ROUNDS: usize = 3;
 
 /// Who is needed to approve a call.
@@ -39,7 +40,7 @@ pub struct Approvers<'a> {
 pub struct Approved {
     prepared: Prepared,
     decision: Decision,
-    policies: std::sync::Arc<crate::ports::approval::PolicySet>,
+    policies: Arc<PolicySet>,
     consent: Consent,
     grant: Option<Grant>,
 }
@@ -53,15 +54,18 @@ pub struct Refused {
     pub prepared: Prepared,
     /// The last decision.
     pub decision: Decision,
+    /// The policies that decided.
+    pub policies: Arc<PolicySet>,
 }
 
 /// What was agreed to so far for one call; survives a decision that has to be taken again.
 #[derive(Debug, Default)]
 pub struct Agreed {
-    answered: BTreeSet<AskKey>,
+    answered: Answered,
     grant: Option<Grant>,
     consent: Option<Consent>,
-    rounds: usize,
+    questions: usize,
+    again: usize,
 }
 
 impl Approved {
@@ -85,7 +89,7 @@ impl Approved {
 
     /// Returns the policies that decided.
     #[must_use]
-    pub fn policies(&self) -> &crate::ports::approval::PolicySet {
+    pub fn policies(&self) -> &Arc<PolicySet> {
         &self.policies
     }
 
@@ -119,7 +123,7 @@ pub async fn approve(
     let target = Target::from(prepared.reference());
     let subject = remember::subject(&prepared, caller);
     loop {
-        let policies = std::sync::Arc::clone(who.catalog.current().policies());
+        let policies = Arc::clone(who.catalog.current().policies());
         let now_ms = u64::try_from(who.clock.now().as_millisecond()).unwrap_or(0);
         let decided = decide::decide(&policies, &prepared, caller, now_ms).await;
         let standing = Standing {
@@ -128,12 +132,12 @@ pub async fn approve(
             arguments: prepared.arguments().digest(),
             answered: &agreed.answered,
             reviewer: policies.postures.reviewer(),
+            widest: &|| ask::widest(&prepared),
         };
         let settled = settle(&decided, who.grants, &standing);
-        agreed.rounds += 1;
         let (asks, reviewers, options) = match settled {
             Settled::Refuse(failure) => {
-                return Err(Box::new(Refused { failure, prepared, decision: decided.decision }));
+                return Err(Box::new(Refused { failure, prepared, decision: decided.decision, policies }));
             }
             Settled::Run { grant } => {
                 let by_grant = grant.map(|grant| Consent::Grant { id: grant.id });
@@ -149,14 +153,15 @@ pub async fn approve(
             Settled::Ask { asks, reviewers, options } => (asks, reviewers, options),
         };
         let refuse = |code| Box::new(not_agreed(&target, code, &asks));
-        if agreed.rounds > MAX_ROUNDS {
+        if agreed.questions == MAX_ROUNDS {
             let failure = refuse(Code::PoliciesUnstable);
-            return Err(Box::new(Refused { failure, prepared, decision: decided.decision }));
+            return Err(Box::new(Refused { failure, prepared, decision: decided.decision, policies }));
         }
+        agreed.questions += 1;
         let reply = ask::ask(who.reviewer, call, &prepared, &asks, reviewers, &options, who.deadline).await;
         let code = match reply {
             Reply::Allowed { remember: scope, approver } => {
-                agreed.answered.extend(asks.iter().map(|ask| ask.key.clone()));
+                agreed.answered.note(&asks, reviewers);
                 let arguments = prepared.arguments().digest();
                 agreed.grant = remember::grant(subject.clone(), &asks, arguments, scope, &approver);
                 agreed.consent = Some(Consent::Agreed { approver, remember: scope, not_remembered: false });
@@ -168,14 +173,15 @@ pub async fn approve(
             Reply::Nobody => Code::NobodyToAsk,
         };
         let failure = refuse(code);
-        return Err(Box::new(Refused { failure, prepared, decision: decided.decision }));
+        return Err(Box::new(Refused { failure, prepared, decision: decided.decision, policies }));
     }
 }
 
 impl Agreed {
-    /// Whether the call has been decided as often as it may be.
+    /// Notes that the policies changed before the lease; false when that has happened too often to decide once more.
     #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.rounds > MAX_ROUNDS
+    pub fn decide_again(&mut self) -> bool {
+        self.again += 1;
+        self.again <= MAX_ROUNDS
     }
 }

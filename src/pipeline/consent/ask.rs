@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::model::name::CallId;
 use crate::model::text;
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
@@ -48,8 +50,7 @@ pub fn question(
     options: &[Remember],
     deadline: Duration,
 ) -> Question {
-    let all = prepared.arguments().canonical();
-    let cut = all.chars().count() > SHOWN_ARGUMENTS;
+    let all = readable(prepared);
     let mut asks: Vec<StandingAsk> = asks.iter().cloned().collect();
     asks.sort_by(|a, b| b.key.source.layer.cmp(&a.key.source.layer).then_with(|| a.cmp(b)));
     Question {
@@ -57,12 +58,31 @@ pub fn question(
         call: call.clone(),
         tool: prepared.reference(),
         title: prepared.tool().definition.title().map(|title| text::shown(title, 128)),
-        arguments: text::shown(all, SHOWN_ARGUMENTS),
-        cut,
+        arguments: text::shown(&all, SHOWN_ARGUMENTS),
+        cut: is_long(&all),
         asks,
         reviewers,
-        // A text that was cut offers no remembering (R22).
-        options: if cut { vec![Remember::Never] } else { options.to_vec() },
+        options: options.to_vec(),
         deadline,
     }
+}
+
+/// Returns how long an agreement may be remembered at most, as far as the question decides: a text that was cut offers no
+/// remembering (R22).
+#[must_use]
+pub fn widest(prepared: &Prepared) -> Remember {
+    if is_long(&readable(prepared)) { Remember::Never } else { Remember::Always }
+}
+
+fn is_long(arguments: &str) -> bool {
+    arguments.chars().count() > SHOWN_ARGUMENTS
+}
+
+/// The arguments with sorted keys and numbers as they were written. The canonical text is for digests: it says `12e2` for
+/// 1200, which nobody should have to approve.
+fn readable(prepared: &Prepared) -> String {
+    let Some(object) = prepared.arguments().object() else { return "{}".to_owned() };
+    let mut value = Value::Object(object.clone());
+    value.sort_all_objects();
+    value.to_string()
 }

@@ -1,6 +1,6 @@
 //! What follows from a decision: run, ask, or refuse. Pure, and shared by the real call and the dry run (R38).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::decide::Decided;
 use super::remember;
@@ -40,10 +40,39 @@ pub struct Standing<'a> {
     pub subject: &'a GrantSubject,
     /// The arguments' digest.
     pub arguments: crate::model::digest::Digest,
-    /// The asks of this very call that were just agreed to (R19 as amended).
-    pub answered: &'a BTreeSet<AskKey>,
+    /// What was just agreed to for this very call (R19 as amended).
+    pub answered: &'a Answered,
     /// Who answers an ask that names nobody.
     pub reviewer: Reviewer,
+    /// How long an agreement may be remembered at most, whatever the asks and the store allow (R22). Only looked at when
+    /// somebody is to be asked.
+    pub widest: &'a (dyn Fn() -> Remember + Sync),
+}
+
+/// The asks of one call that were agreed to just now, and who agreed to each.
+///
+/// An ask that comes from a failure is another ask than one that the component made itself, by the same rule or none: only an
+/// answer to the failure satisfies it (R14, R15).
+#[derive(Debug, Clone, Default)]
+pub struct Answered(BTreeMap<(AskKey, bool), Reviewers>);
+
+impl Answered {
+    /// Notes that `reviewers` agreed to all of `asks`.
+    pub fn note(&mut self, asks: &BTreeSet<StandingAsk>, reviewers: Reviewers) {
+        for ask in asks {
+            let agreed = self.0.entry(identity(ask)).or_default();
+            *agreed = agreed.union(reviewers);
+        }
+    }
+
+    /// Whether everybody who must agree to `ask` has agreed to it.
+    fn covers(&self, ask: &StandingAsk, must: Reviewers) -> bool {
+        self.0.get(&identity(ask)).is_some_and(|agreed| agreed.union(must) == *agreed)
+    }
+}
+
+fn identity(ask: &StandingAsk) -> (AskKey, bool) {
+    (ask.key.clone(), ask.fault.is_some())
 }
 
 /// Says what follows from a decision.
@@ -55,7 +84,8 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
         Folded::Ask(asks) => asks,
     };
     // An answer that was just given for this call stands until the hand-over, fault asks included.
-    if asks.iter().all(|ask| standing.answered.contains(&ask.key)) {
+    let must = |ask: &StandingAsk| must_agree(ask, decided, standing.reviewer);
+    if asks.iter().all(|ask| standing.answered.covers(ask, must(ask))) {
         return Settled::Run { grant: None };
     }
     if let Some(grant) = remember::covering(grants, standing.subject, asks, standing.arguments) {
@@ -65,20 +95,23 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
     if decided.never && asks.iter().any(|ask| !ask.strict) {
         return Settled::Refuse(Box::new(never(standing.target, asks)));
     }
-    let widest = remember::limit(asks).min(grants.widest());
+    let widest = remember::limit(asks).min(grants.widest()).min((standing.widest)());
     let options = [Remember::Never, Remember::Session, Remember::Always].into_iter().filter(|o| *o <= widest).collect();
-    Settled::Ask { asks: asks.clone(), reviewers: reviewers(asks, decided, standing.reviewer), options }
+    // R12: the union over all asks.
+    let reviewers = asks.iter().map(must).fold(Reviewers::default(), Reviewers::union);
+    Settled::Ask { asks: asks.clone(), reviewers, options }
 }
 
-/// R12: the union over all asks; an ask that names nobody leaves it to the configuration.
-fn reviewers(asks: &BTreeSet<StandingAsk>, decided: &Decided, configured: Reviewer) -> Reviewers {
+/// Who must agree to one ask; an ask that names nobody leaves it to the configuration.
+fn must_agree(ask: &StandingAsk, decided: &Decided, configured: Reviewer) -> Reviewers {
+    if ask.ask.reviewers != Reviewers::default() {
+        return ask.ask.reviewers;
+    }
     let automatic = matches!(decided.posture.policy, ApprovalPolicy::OnRequest | ApprovalPolicy::Granular);
-    let default = match configured {
+    match configured {
         Reviewer::AutoReview if automatic => Reviewers::AUTO,
         Reviewer::AutoReview | Reviewer::User => Reviewers::PERSON,
-    };
-    let named = |ask: &StandingAsk| if ask.ask.reviewers == Reviewers::default() { default } else { ask.ask.reviewers };
-    asks.iter().map(named).fold(Reviewers::default(), Reviewers::union)
+    }
 }
 
 /// The failure of a call that was denied. Names the most trusted layer that did; the rest is detail for people.

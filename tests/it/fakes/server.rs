@@ -9,6 +9,7 @@ use portcullis::model::answer::{Answer, ProtocolError, ToolResult};
 use portcullis::model::revision::ConnectionId;
 use portcullis::ports::upstream::{
     Connection, InFlight, ListFailure, Listing, Lost, NotSent, OutgoingCall, StartFailure, Upstream, UpstreamEvents,
+    UpstreamLog,
 };
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -208,6 +209,10 @@ impl FakeConnection {
         self.events.as_ref().unwrap().tools_changed(self.id);
     }
 
+    pub(crate) fn log(&self, message: UpstreamLog) {
+        self.events.as_ref().unwrap().log(message);
+    }
+
     /// The server ends by itself.
     pub(crate) fn die(&self, why: &str) {
         self.open.send_replace(false);
@@ -266,7 +271,7 @@ impl Connection for FakeConnection {
         let handed = Handed { connection: self.id, tool, arguments: call.arguments, meta: call.meta };
         self.server.handed.lock().push(handed);
         let server = Arc::clone(&self.server);
-        Ok(Box::new(Flying { how, server, open: self.open.subscribe(), landed: false }))
+        Ok(Box::new(Flying { how, server, open: self.open.clone(), landed: false }))
     }
 
     async fn close(&self) {
@@ -277,7 +282,7 @@ impl Connection for FakeConnection {
 struct Flying {
     how: How,
     server: Arc<FakeServer>,
-    open: watch::Receiver<bool>,
+    open: watch::Sender<bool>,
     landed: bool,
 }
 
@@ -287,7 +292,8 @@ impl InFlight for Flying {
         let result = |text: &str| {
             Ok(Answer::Result(ToolResult::from_upstream(serde_json::from_str(text).unwrap(), text.into())))
         };
-        let how = self.how.clone();
+        let (how, closing) = (self.how.clone(), self.open.clone());
+        let mut open = self.open.subscribe();
         let answering = async {
             match how {
                 How::Result(text) => result(text),
@@ -295,7 +301,10 @@ impl InFlight for Flying {
                     Ok(Answer::Error(ProtocolError { code, message: message.to_owned(), data: None }))
                 }
                 How::Never => std::future::pending().await,
-                How::Lost => Err(Lost("it ended".to_owned())),
+                How::Lost => {
+                    closing.send_replace(false);
+                    Err(Lost("it ended".to_owned()))
+                }
                 How::Gated(gate) => {
                     gate.pass().await;
                     result(OK)
@@ -308,7 +317,7 @@ impl InFlight for Flying {
         let ended = tokio::select! {
             biased;
             ended = answering => ended,
-            _closed = self.open.wait_for(|open| !open) => Err(Lost("the connection was closed".to_owned())),
+            _closed = open.wait_for(|open| !open) => Err(Lost("the connection was closed".to_owned())),
         };
         self.landed = true;
         ended
