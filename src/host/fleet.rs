@@ -319,7 +319,10 @@ impl FleetPort for Fleet {
 
     fn mark_dirty(&self, name: &ServerName, connection: ConnectionId) {
         if let Some(server) = self.servers.get(name) {
-            *server.dirty.lock() = Some(connection);
+            // A late word about an older connection must not hide one about the newest.
+            let mut dirty = server.dirty.lock();
+            *dirty = (*dirty).max(Some(connection));
+            drop(dirty);
             server.state.send_if_modified(|state| replace(state, &ServerState::Ready, ServerState::Starting));
             server.wanted.notify_one();
         }

@@ -346,7 +346,11 @@ impl Call<'_> {
         let sent = self.started.as_ref().is_some_and(Started::is_sent);
         let message =
             if sent { "the call was cancelled after it was sent; it may have run" } else { "the call was cancelled" };
-        let stage = if sent { Stage::Call } else { Stage::Approval };
+        let stage = match &self.started {
+            Some(_) if sent => Stage::Call,
+            Some(_) => Stage::Approval,
+            None => Stage::Prepare,
+        };
         Box::new(Failure::new(stage, Code::Cancelled, message))
     }
 

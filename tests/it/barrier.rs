@@ -50,6 +50,10 @@ async fn with_change(change: impl AsyncFnOnce(&Bench)) -> (Bench, portcullis::pi
     (bench, finished)
 }
 
+async fn reconnect_files(bench: &Bench) {
+    bench.reconnect(&bench.files).await;
+}
+
 fn assert_stale(bench: &Bench, finished: &portcullis::pipeline::Finished) {
     assert_eq!(failed(finished), (Stage::Lease, Code::Stale));
     assert!(said(finished).contains("catalog changed"), "{}", said(finished));
@@ -59,7 +63,7 @@ fn assert_stale(bench: &Bench, finished: &portcullis::pipeline::Finished) {
 
 #[tokio::test(start_paused = true)]
 async fn b7_a_call_prepared_before_a_reconnection_is_never_sent() {
-    let (bench, finished) = with_change(async |bench| drop(bench.reconnect(&bench.files).await)).await;
+    let (bench, finished) = with_change(reconnect_files).await;
     assert_stale(&bench, &finished);
 }
 
@@ -90,7 +94,7 @@ async fn a_call_whose_tool_is_gone_by_the_lease_is_never_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn b6_b12_a_stale_call_is_not_routed_to_the_new_connection() {
-    let (bench, finished) = with_change(async |bench| drop(bench.reconnect(&bench.files).await)).await;
+    let (bench, finished) = with_change(reconnect_files).await;
     assert_stale(&bench, &finished);
     assert_eq!(bench.write().await.item.status, Status::Completed);
     assert_eq!(bench.files.handed()[0].connection, bench.files.last().id());

@@ -7,9 +7,9 @@ use std::time::Duration;
 use portcullis::host::fleet::{BackOff, GRACE, ServerSpec, ServerState, ServerStatus};
 use portcullis::model::item::Status;
 use portcullis::model::name::{RawToolName, ServerName};
-use portcullis::model::outcome::Code;
+use portcullis::model::outcome::{Code, Stage};
 use portcullis::pipeline::Finished;
-use portcullis::ports::upstream::{Connection as _, StartFailure, UpstreamLog};
+use portcullis::ports::upstream::{Connection as _, Fleet as _, StartFailure, UpstreamLog};
 use tokio::time::Instant;
 
 use crate::fakes::bench::{failed, said};
@@ -21,7 +21,10 @@ fn server(name: &str) -> Arc<FakeServer> {
     FakeServer::new(name, &Journal::default(), vec![tool("use")])
 }
 
-fn house_of(servers: &[(&Arc<FakeServer>, fn(&mut ServerSpec))]) -> House {
+/// A server, and what is changed of its usual configuration.
+type Changed<'a> = (&'a Arc<FakeServer>, fn(&mut ServerSpec));
+
+fn house_of(servers: &[Changed<'_>]) -> House {
     let mut specs = BTreeMap::new();
     for (server, change) in servers {
         let mut spec = spec(server);
@@ -41,14 +44,6 @@ fn status(house: &House, server: &str) -> ServerStatus {
 
 async fn call_one(house: &House, target: &str) -> Finished {
     house.session().call(call(target)).await
-}
-
-/// Waits until the catalog lists exactly this.
-async fn lists(house: &House, tools: &[&str]) {
-    let mut revisions = house.host.catalog().watch();
-    while house.listed() != tools {
-        revisions.changed().await.unwrap();
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,6 +210,38 @@ async fn a_transport_that_closed_unnoticed_is_reconnected_for_the_next_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_word_about_an_old_connection_does_not_hide_one_about_the_new() {
+    let files = server("files");
+    let house = House::of(&[&files]);
+    ready(&house).await;
+    let (fleet, name) = (house.host.fleet(), ServerName::parse("files").unwrap());
+    let old = files.last().id();
+    files.last().die("it crashed");
+    files.connected(2).await;
+    ready(&house).await;
+    fleet.mark_dirty(&name, files.last().id());
+    fleet.mark_dirty(&name, old);
+    assert_eq!(call_one(&house, "files/use").await.item.status, Status::Completed);
+    assert_eq!(*files.connects.borrow(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_cancelled_while_its_server_starts_completes_unsent() {
+    let slow = server("slow");
+    let gate = Gate::closed();
+    slow.starts(Start::Gated(Arc::clone(&gate)));
+    let house = House::of(&[&slow]);
+    let (session, waiting) = (house.session(), call("slow/use"));
+    let cancel = waiting.cancel.clone();
+    let calling = tokio::spawn(async move { session.call(waiting).await });
+    gate.reached(1).await;
+    cancel.cancel();
+    assert_eq!(failed(&calling.await.unwrap()), (Stage::Prepare, Code::Cancelled));
+    house.tape.only_pair();
+    gate.open();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_an_old_connection_reports_late_disturbs_nobody() {
     let files = server("files");
     let house = House::of(&[&files]);
@@ -272,7 +299,7 @@ async fn a_server_that_comes_back_is_listed_again_without_anybody_asking() {
     let house = House::of(&[&files]);
     ready(&house).await;
     files.starts(Start::Works);
-    lists(&house, &["files/use"]).await;
+    house.lists(&["files/use"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +309,7 @@ async fn a_server_that_cannot_be_restarted_is_taken_out_and_says_why() {
     ready(&house).await;
     files.starts(Start::Fails("its disk is gone"));
     files.last().die("it crashed");
-    lists(&house, &["mail/use"]).await;
+    house.lists(&["mail/use"]).await;
     ready(&house).await;
     let status = serde_json::to_value(status(&house, "files")).unwrap();
     let wanted = serde_json::json!({
@@ -300,7 +327,7 @@ async fn a_server_that_does_nothing_but_end_counts_as_failed() {
         ready(&house).await;
         files.last().die("it crashed");
     }
-    lists(&house, &[]).await;
+    house.lists(&[]).await;
     ready(&house).await;
     assert!(matches!(house.state("files"), ServerState::Failed { .. }));
 }
@@ -315,7 +342,7 @@ async fn several_signals_of_changed_tools_are_one_list_call() {
         files.last().say_tools_changed();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    lists(&house, &["files/more", "files/use"]).await;
+    house.lists(&["files/more", "files/use"]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(*files.lists.borrow(), 2);
     assert_eq!(*files.connects.borrow(), 1, "a changed list is no reason to reconnect");
@@ -335,7 +362,7 @@ async fn a_server_that_never_stops_signalling_is_listed_all_the_same() {
         }
     });
     let begun = Instant::now();
-    lists(&house, &["files/more"]).await;
+    house.lists(&["files/more"]).await;
     assert!(begun.elapsed() <= Duration::from_millis(1_100), "{:?}", begun.elapsed());
     noise.abort();
 }
@@ -406,74 +433,6 @@ async fn a_filtered_tool_answers_like_an_unknown_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r24_a_tool_that_changed_since_it_was_shown_is_stale_once_and_then_runs() {
-    let files = server("files");
-    let house = House::of(&[&files]);
-    let session = house.session();
-    session.list().await;
-    files.define(vec![tool_with("use", r#"{"title":"Other"}"#)]);
-    files.last().say_tools_changed();
-    files.listed(2).await;
-    house.host.catalog().watch().wait_for(|revision| revision.number() >= 2).await.unwrap();
-    let stale = session.call(call("files/use")).await;
-    assert_eq!(failed(&stale).1, Code::Stale);
-    assert!(said(&stale).contains(r#""title":"Other""#), "{}", said(&stale));
-    assert_eq!(session.call(call("files/use")).await.item.status, Status::Completed);
-}
-
-#[tokio::test(start_paused = true)]
-async fn r24_a_tool_that_went_and_came_back_as_another_is_stale() {
-    let files = server("files");
-    let house = House::of(&[&files]);
-    let session = house.session();
-    session.list().await;
-    for (tools, listed) in [(vec![], vec![]), (vec![tool_with("use", r#"{"title":"Other"}"#)], vec!["files/use"])] {
-        files.define(tools);
-        files.last().say_tools_changed();
-        lists(&house, &listed).await;
-        if listed.is_empty() {
-            session.list().await;
-        }
-    }
-    assert_eq!(failed(&session.call(call("files/use")).await).1, Code::Stale);
-}
-
-#[tokio::test(start_paused = true)]
-async fn r24_a_call_that_turned_stale_at_its_lease_has_shown_what_it_is_now() {
-    use crate::fakes::bench::Bench;
-    use crate::fakes::policy::{Policies, Scripted};
-    use portcullis::model::layer::LayerKind;
-    use portcullis::model::verdict::Verdict;
-    let gate = Gate::closed();
-    let stop = Scripted::says(Verdict::Abstain).at(&gate);
-    let bench = Bench::new(&Policies::open(&["files"]).with(LayerKind::User, "stop", &stop)).await;
-    let running = bench.spawn(bench.request("files/write", "{}"));
-    gate.reached(1).await;
-    bench.redefine(&bench.files, vec![tool_with("write", r#"{"title":"Other"}"#)]).await;
-    gate.open();
-    let stale = running.await.unwrap();
-    assert!(said(&stale).contains(r#""title":"Other""#), "{}", said(&stale));
-    let now = bench.catalog().current().tools()[0].definition.digest();
-    assert_eq!(stale.shown, Some(now));
-}
-
-#[tokio::test(start_paused = true)]
-async fn r24_a_definition_that_is_too_long_to_be_shown_whole_has_not_been_seen() {
-    let files = server("files");
-    let house = House::of(&[&files]);
-    let session = house.session();
-    session.list().await;
-    files.define(vec![tool_with("use", &format!(r#"{{"title":"{}"}}"#, "x".repeat(20_000)))]);
-    files.last().say_tools_changed();
-    house.host.catalog().watch().wait_for(|revision| revision.number() >= 2).await.unwrap();
-    for _ in 0..2 {
-        assert_eq!(failed(&session.call(call("files/use")).await).1, Code::Stale);
-    }
-    session.list().await;
-    assert_eq!(session.call(call("files/use")).await.item.status, Status::Completed);
-}
-
-#[tokio::test(start_paused = true)]
 async fn log_messages_arrive_with_their_servers_name() {
     let files = server("files");
     let house = House::of(&[&files]);
@@ -506,7 +465,7 @@ async fn stopping_waits_for_no_server_that_starts_rests_or_lists() {
     listing.listed(1).await;
     let gate = Gate::closed();
     listing.lists_at(&gate);
-    lists(&house, &["listing/use"]).await;
+    house.lists(&["listing/use"]).await;
     listing.last().say_tools_changed();
     gate.reached(1).await;
     let begun = Instant::now();

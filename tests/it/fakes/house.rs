@@ -71,6 +71,14 @@ impl House {
         self.host.status().into_iter().find(|status| status.server.as_str() == server).unwrap().state
     }
 
+    /// Waits until the catalog lists exactly this.
+    pub(crate) async fn lists(&self, tools: &[&str]) {
+        let mut revisions = self.host.catalog().watch();
+        while self.listed() != tools {
+            revisions.changed().await.unwrap();
+        }
+    }
+
     /// The tools that are listed, by raw identity.
     pub(crate) fn listed(&self) -> Vec<String> {
         self.host.catalog().current().tools().iter().map(|tool| tool.reference().to_string()).collect()
