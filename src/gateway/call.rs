@@ -31,7 +31,7 @@ pub(super) async fn run(
     incoming: &Incoming,
     context: RequestContext<RoleServer>,
 ) -> Result<(), ErrorData> {
-    let target = gate.session.resolve(name).map_err(|bad| ErrorData::invalid_params(bad.to_string(), None))?;
+    let target = gate.session.resolve(name).await.map_err(|bad| ErrorData::invalid_params(bad.to_string(), None))?;
     // `null` and an absent member are both "no arguments"; the pipeline takes no other text for that but a blank one.
     let arguments = incoming.arguments().filter(|text| *text != "null").unwrap_or_default();
     let mut call = SessionCall::new(target, arguments);

@@ -98,15 +98,18 @@ impl Session {
     }
 
     /// Resolves a name that a client used; a name that leads nowhere stays unresolved, and its call fails like any other
-    /// unknown tool's.
+    /// unknown tool's. One that is not known yet waits for servers that are still starting, like the first list.
     ///
     /// # Errors
     /// [`BadName`] for a text that cannot be a tool's name at all.
-    pub fn resolve(&self, name: &str) -> Result<Target, BadName> {
-        match self.host.catalog().current().by_flat_name(name) {
-            Some(tool) => Ok(Target::from(tool.reference())),
-            None => Ok(Target { server: None, tool: RawToolName::parse(name)? }),
+    pub async fn resolve(&self, name: &str) -> Result<Target, BadName> {
+        let unresolved = Target { server: None, tool: RawToolName::parse(name)? };
+        let find = || self.host.catalog().current().by_flat_name(name).map(|tool| Target::from(tool.reference()));
+        if let Some(target) = find() {
+            return Ok(target);
         }
+        self.host.fleet().settle().await;
+        Ok(find().unwrap_or(unresolved))
     }
 
     /// Runs a call.
