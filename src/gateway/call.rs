@@ -21,6 +21,9 @@ use crate::model::outcome::{Code, Failure, Stage};
 use crate::pipeline::Finished;
 use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
 
+/// The largest `_meta` of a request that is passed on, in bytes of JSON: no policy sees it.
+const MAX_META: usize = 64 * 1024;
+
 /// Runs a call and puts its answer into `incoming`.
 ///
 /// # Errors
@@ -45,6 +48,10 @@ pub(super) async fn run(
     let reviewer = ElicitationReviewer::new(context.peer.clone(), capabilities.as_ref(), gate.hung_up.clone());
     call.reviewer = Some(Arc::new(reviewer));
     call.client_meta = context.meta.0.0;
+    let size = serde_json::to_vec(&call.client_meta).map_or(usize::MAX, |text| text.len());
+    if size > MAX_META {
+        return Err(ErrorData::invalid_params(format!("`_meta` has {size} bytes, more than {MAX_META}"), None));
+    }
     let cancel = call.cancel.clone();
     // A handler that is dropped takes its call along.
     let _guard = cancel.clone().drop_guard();

@@ -123,10 +123,11 @@ impl ServerHandler for Gate {
         let incoming = incoming(&context)?;
         let invalid = |bad: list::BadCursor| ErrorData::invalid_params(bad.to_string(), None);
         let cursor = list::cursor(incoming.params()).map_err(invalid)?;
-        let snapshot = self.session.list().await;
+        let snapshot = self.session.catalog().await;
         let page = list::page(&snapshot, cursor.as_deref(), self.page).map_err(invalid)?;
         self.shown.set(&snapshot);
-        incoming.respond(&page).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        self.session.note_shown(snapshot.tools().get(page.shown).unwrap_or_default());
+        incoming.respond(&page.text).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         Ok(ListToolsResult::default())
     }
 

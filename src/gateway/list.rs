@@ -46,8 +46,15 @@ pub(super) fn cursor(params: Option<&str>) -> Result<Option<String>, BadCursor> 
     serde_json::from_str::<Params>(params).map(|params| params.cursor).map_err(|_| BadCursor::Shape)
 }
 
-/// Returns the text of the `tools/list` result from `cursor` on.
-pub(super) fn page(snapshot: &Snapshot, cursor: Option<&str>, size: usize) -> Result<String, BadCursor> {
+/// One page: the text of the `tools/list` result, and which of the snapshot's tools it shows.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) text: String,
+    pub(super) shown: std::ops::Range<usize>,
+}
+
+/// Returns the page from `cursor` on.
+pub(super) fn page(snapshot: &Snapshot, cursor: Option<&str>, size: usize) -> Result<Page, BadCursor> {
     let start = cursor.map_or(Ok(0), |cursor| parse(cursor, snapshot.revision(), snapshot.tools().len()))?;
     let mut out = String::from(r#"{"tools":["#);
     let mut next = start;
@@ -68,7 +75,7 @@ pub(super) fn page(snapshot: &Snapshot, cursor: Option<&str>, size: usize) -> Re
         out.push('"');
     }
     out.push('}');
-    Ok(out)
+    Ok(Page { text: out, shown: start..next })
 }
 
 /// Returns what of a snapshot a client sees, as a digest.

@@ -7,12 +7,11 @@ use std::fmt::Write as _;
 
 use crate::model::text::shown;
 use crate::model::verdict::{MAX_REASON, Remember, StandingAsk};
+use crate::pipeline::consent::ask::SHOWN_ASKS;
 use crate::ports::reviewer::Question;
 
 /// The most characters of a name that are shown.
 const SHOWN_NAME: usize = 128;
-/// The most asks that are shown one by one. There is one for each component and rule.
-const SHOWN_ASKS: usize = 16;
 
 /// What a person can choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::Host;
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
-use crate::model::name::{BadName, CallId, RawToolName, Target, ToolRef};
+use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
+use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
@@ -24,7 +25,14 @@ pub struct Session {
     host: Arc<Host>,
     caller: Caller,
     reviewer: Arc<dyn Reviewer>,
-    served: Mutex<HashMap<ToolRef, Digest>>,
+    served: Mutex<Served>,
+}
+
+/// What a session was shown last.
+#[derive(Default)]
+struct Served {
+    digests: HashMap<ToolRef, Digest>,
+    names: HashMap<FlatName, ToolRef>,
 }
 
 /// One call of a session.
@@ -81,20 +89,32 @@ impl Session {
         &self.host
     }
 
-    /// Returns the catalog to show, and notes that this session has been shown it (R24).
-    ///
-    /// The first list waits for servers that are still starting, at most a second.
+    /// Returns the catalog to show, and notes that this session has been shown all of it (R24).
     pub async fn list(&self) -> Arc<Snapshot> {
+        let snapshot = self.catalog().await;
+        self.note_shown(snapshot.tools());
+        snapshot
+    }
+
+    /// Returns the catalog. The first time waits for servers that are still starting, at most a second.
+    ///
+    /// Whoever shows a part of it says so by [`Session::note_shown`].
+    pub async fn catalog(&self) -> Arc<Snapshot> {
         self.host.fleet().settle().await;
-        let snapshot = self.host.catalog().current();
+        self.host.catalog().current()
+    }
+
+    /// Notes that this session has been shown these tools, and no others.
+    pub fn note_shown(&self, tools: &[Arc<CatalogTool>]) {
         let mut served = self.served.lock();
         // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
-        if served.len() > MAX_SERVED {
-            served.clear();
+        if served.digests.len() > MAX_SERVED {
+            *served = Served::default();
         }
-        served.extend(snapshot.tools().iter().map(|tool| (tool.reference(), tool.definition.digest())));
-        drop(served);
-        snapshot
+        for tool in tools {
+            served.digests.insert(tool.reference(), tool.definition.digest());
+            served.names.insert(tool.flat.clone(), tool.reference());
+        }
     }
 
     /// Resolves a name that a client used; a name that leads nowhere stays unresolved, and its call fails like any other
@@ -103,6 +123,10 @@ impl Session {
     /// # Errors
     /// [`BadName`] for a text that cannot be a tool's name at all.
     pub async fn resolve(&self, name: &str) -> Result<Target, BadName> {
+        // A name stays with the tool that it was shown for, even if that is gone and the name is another tool's by now.
+        if let Some(reference) = self.served.lock().names.get(name) {
+            return Ok(Target::from(reference.clone()));
+        }
         let unresolved = Target { server: None, tool: RawToolName::parse(name)? };
         let find = || self.host.catalog().current().by_flat_name(name).map(|tool| Target::from(tool.reference()));
         if let Some(target) = find() {
@@ -118,7 +142,7 @@ impl Session {
         let finished = self.host.pipeline().run(self.request(call)).await;
         if let (Some(digest), Some(reference)) = (finished.shown, target.resolved()) {
             // The stale answer has served the new definition.
-            self.served.lock().insert(reference, digest);
+            self.served.lock().digests.insert(reference, digest);
         }
         finished
     }
@@ -129,7 +153,7 @@ impl Session {
     }
 
     fn request(&self, call: SessionCall) -> CallRequest {
-        let seen = call.target.resolved().and_then(|reference| self.served.lock().get(&reference).copied());
+        let seen = call.target.resolved().and_then(|reference| self.served.lock().digests.get(&reference).copied());
         CallRequest {
             id: call.id.unwrap_or_else(CallId::fresh),
             caller: self.caller.clone(),

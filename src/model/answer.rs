@@ -54,6 +54,19 @@ impl ToolResult {
         self.verbatim.as_ref()
     }
 
+    /// Removes the `_meta` keys with a prefix. If there were any, the text is no longer the upstream's own.
+    #[must_use]
+    pub fn without_meta(mut self, prefix: &str) -> Self {
+        if let Some(Value::Object(meta)) = self.value.get_mut("_meta") {
+            let before = meta.len();
+            meta.retain(|key, _| !key.starts_with(prefix));
+            if meta.len() < before {
+                self.verbatim = None;
+            }
+        }
+        self
+    }
+
     /// Returns the content blocks; empty when there are none.
     #[must_use]
     pub fn content(&self) -> &[Value] {
@@ -87,6 +100,16 @@ pub struct ProtocolError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_stays_verbatim_unless_something_is_removed_from_it() {
+        let result = |text: &str| ToolResult::from_upstream(serde_json::from_str(text).unwrap(), text.into());
+        let plain = result(r#"{"content":[],"_meta":{"a":1.50}}"#).without_meta("x/");
+        assert!(plain.verbatim().is_some());
+        let claimed = result(r#"{"content":[],"_meta":{"x/y":1,"a":2}}"#).without_meta("x/");
+        assert!(claimed.verbatim().is_none());
+        assert_eq!(claimed.value()["_meta"], serde_json::json!({ "a": 2 }));
+    }
 
     #[test]
     fn only_is_error_true_is_an_error() {

@@ -13,6 +13,9 @@ use serde_json::{Map, Number, Value};
 /// The deepest nesting of arrays and objects.
 pub const MAX_DEPTH: usize = 128;
 
+/// The most of a pointer that an error shows, in characters.
+const MAX_POINTER: usize = 256;
+
 /// Bounds of one parse.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -274,7 +277,8 @@ fn pointer(path: &[String]) -> String {
     for segment in path {
         push_pointer(&mut out, segment);
     }
-    out
+    // Keys are untrusted, and the pointer goes into error texts.
+    super::text::shown(&out, MAX_POINTER)
 }
 
 /// Returns the number as `serde_json` will print it, and whether that is the same decimal value.
@@ -298,14 +302,14 @@ fn exact_decimal(text: &str) -> String {
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let mut exponent: i64 =
         exponent.parse().unwrap_or(if exponent.starts_with('-') { i64::MIN / 2 } else { i64::MAX / 2 });
-    exponent -= fraction.len() as i64;
+    exponent = exponent.saturating_sub(fraction.len() as i64);
     let digits = format!("{whole}{fraction}");
     let digits = digits.trim_start_matches('0');
     let stripped = digits.trim_end_matches('0');
     if stripped.is_empty() {
         return "0".to_owned();
     }
-    exponent += (digits.len() - stripped.len()) as i64;
+    exponent = exponent.saturating_add((digits.len() - stripped.len()) as i64);
     if exponent == 0 { format!("{sign}{stripped}") } else { format!("{sign}{stripped}e{exponent}") }
 }
 
@@ -427,6 +431,8 @@ mod tests {
         assert_ne!(parse("0.1").unwrap().canonical(), parse("0.10000000000000001").unwrap().canonical());
         assert_eq!(parse("-0.0").unwrap().canonical(), "0");
         assert_eq!(parse("1200").unwrap().canonical(), "12e2");
+        assert!(parse("1.5e-9223372036854775808").unwrap().canonical().starts_with("15e-"));
+        assert!(parse("150e9223372036854775807").unwrap().canonical().starts_with("15e"));
         assert_eq!(parse("1e99999999999999999999").unwrap().canonical(), format!("1e{}", i64::MAX / 2));
     }
 
@@ -439,6 +445,13 @@ mod tests {
             let fault = parse(&format!(r#"{{"a/b":[{inexact}]}}"#)).unwrap().into_value().unwrap_err();
             assert_eq!(fault, JsonFault::InexactNumber { pointer: "/a~1b/0".into() });
         }
+    }
+
+    #[test]
+    fn r30_the_place_in_an_error_is_bounded_and_visible() {
+        let text = format!("{{\"{}\\u001b\":{{\"a\":1,\"a\":2}}}}", "k".repeat(300));
+        let fault = parse(&text).unwrap_err().to_string();
+        assert!(fault.chars().count() < 400 && !fault.contains('\u{1b}'), "{fault:?}");
     }
 
     #[test]

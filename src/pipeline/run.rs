@@ -298,7 +298,7 @@ impl Call<'_> {
             arguments: prepared.arguments().digest(),
             answered: &Answered::default(),
             reviewer: policies.postures.reviewer(),
-            widest: &|| ask::widest(&prepared),
+            widest: &|asks| ask::widest(&prepared, asks),
         };
         Ok(match settle(&decided, &*self.pipeline.grants, &standing) {
             Settled::Run { grant } => Would::Run { grant: grant.map(|grant| grant.id) },

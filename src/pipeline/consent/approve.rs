@@ -132,7 +132,7 @@ pub async fn approve(
             arguments: prepared.arguments().digest(),
             answered: &agreed.answered,
             reviewer: policies.postures.reviewer(),
-            widest: &|| ask::widest(&prepared),
+            widest: &|asks| ask::widest(&prepared, asks),
         };
         let settled = settle(&decided, who.grants, &standing);
         let (asks, reviewers, options) = match settled {

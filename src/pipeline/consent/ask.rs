@@ -13,6 +13,8 @@ use crate::ports::reviewer::{Question, Reply, Reviewer};
 
 /// How long an answer is waited for by default.
 pub const DEADLINE: Duration = Duration::from_secs(600);
+/// The most asks that a question shows.
+pub const SHOWN_ASKS: usize = 16;
 /// The most characters of arguments that a question shows.
 pub const SHOWN_ARGUMENTS: usize = 4096;
 
@@ -59,7 +61,7 @@ pub fn question(
         tool: prepared.reference(),
         title: prepared.tool().definition.title().map(|title| text::shown(title, 128)),
         arguments: text::shown(&all, SHOWN_ARGUMENTS),
-        cut: is_long(&all),
+        cut: is_long(&all) || asks.len() > SHOWN_ASKS,
         asks,
         reviewers,
         options: options.to_vec(),
@@ -70,8 +72,8 @@ pub fn question(
 /// Returns how long an agreement may be remembered at most, as far as the question decides: a text that was cut offers no
 /// remembering (R22).
 #[must_use]
-pub fn widest(prepared: &Prepared) -> Remember {
-    if is_long(&readable(prepared)) { Remember::Never } else { Remember::Always }
+pub fn widest(prepared: &Prepared, asks: &BTreeSet<StandingAsk>) -> Remember {
+    if asks.len() > SHOWN_ASKS || is_long(&readable(prepared)) { Remember::Never } else { Remember::Always }
 }
 
 fn is_long(arguments: &str) -> bool {

@@ -7,17 +7,22 @@
 //! Asks no person: that is [`super::ask`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
+use tokio::time::Instant;
 
 use super::fold::{self, Opinion};
 use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::LayerRef;
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::Verdict;
+use crate::model::verdict::{Fault, FaultCode, Verdict};
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
+
+/// How long all observed components together may hold up a call (R16).
+const OBSERVING: Duration = Duration::from_millis(100);
 
 /// A decision, with what the steps after it need to know.
 #[derive(Debug, Clone)]
@@ -71,9 +76,10 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
     }
     let (folded, steps) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
 
-    for component in matching(true) {
-        voices.push(voice(component, None, ask(component, facts(posture)).await));
-    }
+    let until = Instant::now() + OBSERVING;
+    let observed: Vec<&BoundComponent> = matching(true).collect();
+    let watched = join_all(observed.iter().map(|component| watch(component, facts(posture), until))).await;
+    voices.extend(observed.iter().zip(watched).map(|(component, said)| voice(component, None, said)));
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
     Decided { decision: Decision { voices, folded, steps }, posture, never }
 }
@@ -84,6 +90,12 @@ async fn ask(component: &BoundComponent, facts: Arc<CallFacts>) -> Evaluation {
         Ok(loaded) => loaded.evaluate(facts).await,
         Err(fault) => Evaluation::failed(fault.clone()),
     }
+}
+
+/// What an observed component says, if it says it in time.
+async fn watch(component: &BoundComponent, facts: Arc<CallFacts>, until: Instant) -> Evaluation {
+    let late = || Evaluation::failed(Fault::new(FaultCode::Budget, "the time for observed components was over"));
+    tokio::time::timeout_at(until, ask(component, facts)).await.unwrap_or_else(|_elapsed| late())
 }
 
 /// The posture of the strictest baseline answer; of equal ones, that of the most trusted layer.

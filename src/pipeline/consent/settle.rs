@@ -46,7 +46,7 @@ pub struct Standing<'a> {
     pub reviewer: Reviewer,
     /// How long an agreement may be remembered at most, whatever the asks and the store allow (R22). Only looked at when
     /// somebody is to be asked.
-    pub widest: &'a (dyn Fn() -> Remember + Sync),
+    pub widest: &'a (dyn Fn(&BTreeSet<StandingAsk>) -> Remember + Sync),
 }
 
 /// The asks of one call that were agreed to just now, and who agreed to each.
@@ -95,7 +95,7 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
     if decided.never && asks.iter().any(|ask| !ask.strict) {
         return Settled::Refuse(Box::new(never(standing.target, asks)));
     }
-    let widest = remember::limit(asks).min(grants.widest()).min((standing.widest)());
+    let widest = remember::limit(asks).min(grants.widest()).min((standing.widest)(asks));
     let options = [Remember::Never, Remember::Session, Remember::Always].into_iter().filter(|o| *o <= widest).collect();
     // R12: the union over all asks.
     let reviewers = asks.iter().map(must).fold(Reviewers::default(), Reviewers::union);

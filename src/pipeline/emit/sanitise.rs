@@ -11,6 +11,9 @@ use crate::pipeline::dispatch::call::Raw;
 /// The longest message of a protocol error that is shown, in characters.
 const MAX_ERROR_MESSAGE: usize = 2048;
 
+/// The `_meta` key by which this host says that and why it refused.
+const REFUSAL: &str = "portcullis/refusal";
+
 /// An answer that may be shown.
 #[derive(Debug, Clone)]
 pub struct Clean {
@@ -36,6 +39,8 @@ pub fn clean(raw: Raw) -> Clean {
     let (answer, target) = raw.into_parts();
     match answer {
         Answer::Result(result) => {
+            // An upstream may not speak as the host: a forged refusal would look like ours.
+            let result = result.without_meta(REFUSAL);
             let outcome = if result.is_error() { Outcome::ToolError } else { Outcome::Answered };
             Clean { answer: CleanAnswer::Result(result.clone()), result, outcome }
         }
