@@ -1,8 +1,13 @@
 //! `config show` and `config check`.
 
+use portcullis::adapters::wasm::Engine;
+use portcullis::config::server::Transport;
 use portcullis::config::show::{Shown, effective};
-use portcullis::config::{LayerState, LayerStatus, Resolved};
+use portcullis::config::{LayerState, LayerStatus, Problem, Resolved};
+use portcullis::host::wire;
+use portcullis::model::layer::LayerRef;
 use portcullis::model::text::shown;
+use portcullis::ports::approval::PolicySet;
 use serde_json::json;
 
 use super::args::{Format, Global};
@@ -29,7 +34,11 @@ pub(crate) fn show(global: &Global) -> Result<Exit, Trouble> {
 
 /// Prints what is wrong; exits 2 if anything is.
 pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
-    let resolved = setup::resolve(global, &setup::places()?);
+    let places = setup::places()?;
+    let mut resolved = setup::resolve(global, &places);
+    let engine = Engine::new().map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
+    let unusable = unusable(&resolved, &wire::policies(&resolved, places.user, &engine));
+    resolved.problems.extend(unusable);
     let wrong = resolved.problems.len().max(resolved.refusals.len());
     match global.format {
         Format::Human if wrong == 0 => render::data("The configuration is in order.\n")?,
@@ -37,6 +46,40 @@ pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
         Format::Json => render::json(&json!({ "problems": resolved.problems, "refusals": resolved.refusals }))?,
     }
     Ok(if wrong == 0 { Exit::Done } else { Exit::Usage })
+}
+
+/// What the files say well, but cannot be had: components that cannot be loaded, commands and variables that are not there.
+fn unusable(resolved: &Resolved, policies: &PolicySet) -> Vec<Problem> {
+    let problem = |layer: &LayerRef, key: String, message: String| Problem {
+        file: layer.file().map(Into::into),
+        layer: layer.clone(),
+        line: None,
+        key,
+        message,
+        suggestion: None,
+    };
+    let told =
+        |component: &str| resolved.policies.iter().any(|entry| entry.name == component && entry.broken.is_some());
+    let faulty = policies.components.iter().filter(|component| !told(&component.source.component));
+    let mut found: Vec<Problem> = faulty
+        .filter_map(|component| {
+            let fault = component.component.as_ref().err()?;
+            let key = format!("policies.{}", component.source.component);
+            Some(problem(&component.source.layer, key, format!("the component refuses every call: {fault}")))
+        })
+        .collect();
+    let lookup = |name: &str| std::env::var(name).ok();
+    for server in resolved.servers.values().filter(|server| server.enabled.is_ok()) {
+        let Transport::Stdio(launch) = &server.transport else { continue };
+        let texts = [
+            launch.executable.as_ref().err().cloned(),
+            launch.arguments(&lookup).err().map(|error| error.to_string()),
+            launch.environment(&lookup).err().map(|error| error.to_string()),
+        ];
+        let key = format!("mcp_servers.{}", server.name);
+        found.extend(texts.into_iter().flatten().map(|text| problem(&server.layer, key.clone(), text)));
+    }
+    found
 }
 
 fn human(resolved: &Resolved, values: &[Shown]) -> String {

@@ -24,7 +24,13 @@ const REASON: &str = "listed by its server and not filtered";
 /// Lists the tools, and ends the servers.
 pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Trouble> {
     let stop = setup::stop_on_signals()?;
-    let host = Host::start(setup::wire(global).await?.parts);
+    let setup::Wired { resolved, parts } = setup::wire(global).await?;
+    if !resolved.refusals.is_empty() {
+        // Said already, each with its layer; a list would only be half of the truth.
+        let hint = "`portcullis config check` says what to mend";
+        return Err(Trouble::new(Exit::Usage, "a layer cannot be read, so every call is refused").hint(hint));
+    }
+    let host = Host::start(parts);
     let session = host.session(local_caller(), Arc::new(NobodyThere));
     let settled = tokio::select! {
         () = host.fleet().settle_fully() => true,

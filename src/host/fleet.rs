@@ -252,6 +252,14 @@ impl Fleet {
         }
     }
 
+    /// Returns the servers that are starting or have failed.
+    #[must_use]
+    pub fn absent(&self) -> Vec<ServerName> {
+        let absent =
+            |server: &Server| matches!(*server.state.borrow(), ServerState::Starting | ServerState::Failed { .. });
+        self.servers.iter().filter(|(_, server)| absent(server)).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Returns where every server is.
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {

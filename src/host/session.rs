@@ -15,7 +15,7 @@ use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
 use crate::ports::reviewer::Reviewer;
-use crate::ports::upstream::ProgressSink;
+use crate::ports::upstream::{Fleet as _, ProgressSink};
 
 /// How many tools a session remembers to have shown; a server that lists ever new ones must not fill the memory.
 const MAX_SERVED: usize = 65_536;
@@ -133,6 +133,15 @@ impl Session {
             return Ok(target);
         }
         self.host.fleet().settle().await;
+        if let Some(target) = find() {
+            return Ok(target);
+        }
+        // Its server may be starting still, or be worth another start. Only waiting depends on the spelling, never routing.
+        for server in self.host.fleet().absent() {
+            if name.starts_with(&server.as_str().replace('-', "_")) {
+                self.host.fleet().await_ready(&server).await;
+            }
+        }
         Ok(find().unwrap_or(unresolved))
     }
 

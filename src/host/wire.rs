@@ -37,6 +37,7 @@ use crate::model::tool::ServerIdentity;
 use crate::model::verdict::{Fault, FaultCode, Reason, Refusal, RuleId, Source};
 use crate::pipeline::admit::catalog::{Names, ServerView};
 use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
+use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::{Kind, Matches, PolicySet};
@@ -190,16 +191,17 @@ fn names(resolved: &Resolved) -> Names {
 /// The servers to run, and why the others are not.
 fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
     let (mut run, mut disabled) = (BTreeMap::new(), BTreeMap::new());
+    let all = Slots::new(usize::try_from(resolved.limits.concurrent_calls.value).unwrap_or(usize::MAX));
     for (name, server) in &resolved.servers {
         match &server.enabled {
-            Ok(()) => _ = run.insert(name.clone(), spec(server)),
+            Ok(()) => _ = run.insert(name.clone(), spec(server, &all)),
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
     }
     (run, disabled)
 }
 
-fn spec(server: &ResolvedServer) -> ServerSpec {
+fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
     let upstream: Arc<dyn Upstream> = match (&server.transport, server.lifecycle) {
         (Transport::Stdio(launch), Lifecycle::Legacy | Lifecycle::Auto) => Arc::new(Configured {
             server: server.name.clone(),
@@ -224,6 +226,7 @@ fn spec(server: &ResolvedServer) -> ServerSpec {
             may_relax: server.may_relax,
             parallel: server.parallel,
             plugin: server.plugin.clone(),
+            slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],
         },
         filter: Arc::new(move |tool: &RawToolName| shown && filter.allows(tool)),
         required: server.required,

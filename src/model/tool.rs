@@ -85,7 +85,7 @@ pub enum BadDefinition {
     /// No usable name.
     #[error("the definition has no usable `name`")]
     Name(#[source] Option<super::name::BadName>),
-    /// The input schema is not an object.
+    /// The input schema is no object, or describes something else than one.
     #[error("the `inputSchema` of tool `{0}` is not an object")]
     Schema(String),
     /// A field has a type that the protocol does not give it.
@@ -177,7 +177,7 @@ impl ToolDefinition {
 fn check_fields(value: &Map<String, Value>, name: &RawToolName) -> Result<(), BadDefinition> {
     let tool = || super::text::shown(name.as_str(), 128);
     match value.get("inputSchema") {
-        Some(Value::Object(_)) => {}
+        Some(Value::Object(schema)) if describes_an_object(schema) => {}
         _ => return Err(BadDefinition::Schema(tool())),
     }
     let wrong = |field, wanted| BadDefinition::Field { tool: tool(), field, wanted };
@@ -192,6 +192,16 @@ fn check_fields(value: &Map<String, Value>, name: &RawToolName) -> Result<(), Ba
         }
     }
     Ok(())
+}
+
+/// Arguments are an object: a schema whose `type` leaves none is no input schema.
+fn describes_an_object(schema: &Map<String, Value>) -> bool {
+    match schema.get("type") {
+        None => true,
+        Some(Value::String(kind)) => kind == "object",
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+        Some(_) => false,
+    }
 }
 
 fn hints(value: &Map<String, Value>) -> Hints {

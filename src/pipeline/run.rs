@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admit::catalog::{Catalog, LeaseRefusal};
+use super::admit::slots::{Slot, Slots};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::settle::{Answered, Settled, Standing, refused, settle};
@@ -133,6 +134,7 @@ impl Pipeline {
             started: None,
             decision: None,
             shown: None,
+            slots: Vec::new(),
         };
         let ended = tokio::select! {
             // An answer that is there wins over a cancellation that came with it.
@@ -153,6 +155,7 @@ impl Pipeline {
             started: None,
             decision: None,
             shown: None,
+            slots: Vec::new(),
         };
         match call.would().await {
             Ok(would) => Explanation { decision: call.decision, would },
@@ -170,6 +173,7 @@ struct Call<'p> {
     started: Option<Started>,
     decision: Option<Decision>,
     shown: Option<Digest>,
+    slots: Vec<Slot>,
 }
 
 impl Call<'_> {
@@ -266,6 +270,8 @@ impl Call<'_> {
                 }
             };
             self.decision = Some(approved.decision().clone());
+            self.slots.clear();
+            self.slots = Slots::take(&approved.prepared().server().view.slots).await;
             let barrier::NotLeased { refusal, approved } = match barrier::lease(&pipeline.catalog, approved) {
                 Ok(lease) => return Ok(lease),
                 Err(refused) => *refused,

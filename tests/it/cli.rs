@@ -485,3 +485,38 @@ fn the_demo_in_json_is_a_line_a_call() {
     files/read_file allow organisation/office file-store-is-open asked=0 tool-error
     ");
 }
+
+#[test]
+fn config_check_finds_components_and_commands_that_cannot_be_had() {
+    let place = Place::new();
+    place.write("config/portcullis/rubbish.wasm", "no component");
+    place.user(
+        "[[policies]]\nname = \"gone\"\ncomponent = \"gone.wasm\"\n\
+         [[policies]]\nname = \"rubbish\"\ncomponent = \"rubbish.wasm\"\n\
+         [mcp_servers.a]\ncommand = \"no-such-command-anywhere\"\n",
+    );
+    let ran = place.run(&["config", "check", "--format", "json"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let problems = json(&ran.out)["problems"].as_array().unwrap().clone();
+    let keys: Vec<&str> = problems.iter().map(|problem| problem["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["policies.gone", "policies.rubbish", "mcp_servers.a"]);
+    assert!(problems[2]["message"].as_str().unwrap().contains("no-such-command-anywhere"));
+}
+
+#[test]
+fn tools_says_when_a_layer_cannot_be_read() {
+    let place = Place::new();
+    place.user("approval_polic = \"never\"\n");
+    let ran = place.run(&["tools"]);
+    assert_eq!(ran.code, 2, "{}", ran.out);
+    assert!(ran.err.contains("approval_polic") && ran.out.is_empty(), "{}", ran.err);
+}
+
+#[test]
+fn explain_and_call_agree_where_the_auto_reviewer_must() {
+    let place = Place::with_server("trust_annotations = false", "approvals_reviewer = \"auto_review\"");
+    let explained = place.run(&["explain", "s/echo", "{}", "--format", "json"]);
+    let called = place.run(&["call", "s/echo", "{}", "--format", "json"]);
+    assert_eq!((explained.code, called.code), (3, 3), "{}", explained.out);
+    assert!(explained.out.contains("nobody-to-ask") && called.out.contains("nobody-to-ask"));
+}

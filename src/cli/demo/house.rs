@@ -116,7 +116,7 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
         upstream: Arc::new(InProcessUpstream::new(name, Settings::default(), open)),
         identity,
         config: identity.0,
-        view: ServerView { tool_timeout: TIMEOUT, may_relax: true, parallel: false, plugin: None },
+        view: ServerView { tool_timeout: TIMEOUT, may_relax: true, parallel: false, plugin: None, slots: Vec::new() },
         filter: Arc::new(|_| true),
         required: false,
         startup_timeout: TIMEOUT,

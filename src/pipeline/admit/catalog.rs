@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 
 use super::leases::{Leases, OpenLease};
 use super::naming::{self, FlatStyle, NameLimit, Nameable, NamingOptions};
+use super::slots::Slots;
 use crate::model::digest::Digest;
 use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
@@ -47,6 +48,8 @@ pub struct ServerView {
     pub parallel: bool,
     /// The plugin that provides it.
     pub plugin: Option<String>,
+    /// The places that a call of it needs, all of them.
+    pub slots: Vec<Slots>,
 }
 
 /// Which names the tools get.

@@ -3,3 +3,4 @@
 pub mod catalog;
 pub mod leases;
 pub mod naming;
+pub mod slots;

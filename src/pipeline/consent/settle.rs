@@ -99,6 +99,10 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
     let options = [Remember::Never, Remember::Session, Remember::Always].into_iter().filter(|o| *o <= widest).collect();
     // R12: the union over all asks.
     let reviewers = asks.iter().map(must).fold(Reviewers::default(), Reviewers::union);
+    // There is no auto reviewer in this host: what needs its agreement can be agreed to by nobody.
+    if reviewers.auto {
+        return Settled::Refuse(Box::new(not_agreed(standing.target, Code::NobodyToAsk, asks)));
+    }
     Settled::Ask { asks: asks.clone(), reviewers, options }
 }
 
