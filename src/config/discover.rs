@@ -120,6 +120,8 @@ pub(crate) struct Candidate {
     pub(crate) folder: PathBuf,
     /// The folder of the project, for a project layer.
     pub(crate) project: Option<PathBuf>,
+    /// Whether it is the user's own layer, which lies in a project (R6): it may not vouch, but its restrictions stand.
+    pub(crate) users: bool,
     /// What was there.
     pub(crate) content: Content,
 }
@@ -156,7 +158,7 @@ impl Candidate {
     fn file(kind: LayerKind, file: PathBuf, user: u32) -> Self {
         let layer = LayerRef::from_file(kind, file.clone());
         let folder = file.parent().map(Path::to_owned).unwrap_or_default();
-        Self { definer: layer.clone(), layer, folder, project: None, content: read(&file, user) }
+        Self { definer: layer.clone(), layer, folder, project: None, users: false, content: read(&file, user) }
     }
 
     /// A file that somebody named: its absence is a failure (R8).
@@ -164,7 +166,8 @@ impl Candidate {
         let file = places.cwd.as_ref().map_or_else(|| file.to_owned(), |cwd| cwd.join(file));
         let mut candidate = Self::file(kind, file, places.user);
         if matches!(candidate.content, Content::Absent) {
-            candidate.content = Content::Broken("the file was named on the command line and does not exist".to_owned());
+            let name = candidate.layer.file().map(|file| shown(&file.display().to_string(), 300)).unwrap_or_default();
+            candidate.content = Content::Broken(format!("`{name}` was named on the command line and does not exist"));
         }
         candidate
     }
@@ -177,7 +180,14 @@ impl Candidate {
     fn text(kind: LayerKind, text: String, folder: PathBuf) -> Self {
         let layer = LayerRef::new(kind);
         let digest = Digest::of(text.as_bytes());
-        Self { definer: layer.clone(), layer, folder, project: None, content: Content::Text(LayerText(text), digest) }
+        Self {
+            definer: layer.clone(),
+            layer,
+            folder,
+            project: None,
+            users: false,
+            content: Content::Text(LayerText(text), digest),
+        }
     }
 }
 
@@ -230,7 +240,11 @@ fn user_layer(file: &Path, root: Option<&PathBuf>, places: &Places) -> Candidate
     let real = file.canonicalize().ok();
     let inside = root.filter(|root| real.as_ref().is_some_and(|real| real.starts_with(root)));
     let kind = if inside.is_some() { LayerKind::Project } else { LayerKind::User };
-    Candidate { project: inside.cloned(), ..Candidate::file(kind, file.to_owned(), places.user) }
+    Candidate {
+        users: inside.is_some(),
+        project: inside.cloned(),
+        ..Candidate::file(kind, file.to_owned(), places.user)
+    }
 }
 
 /// Returns the folders from the repository's root down to the working directory; without a repository only the latter.

@@ -85,6 +85,17 @@ pub struct ResolvedServer {
     pub origins: BTreeMap<&'static str, LayerRef>,
 }
 
+/// How the reason begins of a server that a layer switched off.
+const SWITCHED_OFF: &str = "disabled by";
+
+impl ResolvedServer {
+    /// Whether a layer switched the server off (`enabled = false`), rather than a mistake.
+    #[must_use]
+    pub fn is_switched_off(&self) -> bool {
+        self.enabled.as_ref().is_err_and(|why| why.starts_with(SWITCHED_OFF))
+    }
+}
+
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transport {
@@ -392,7 +403,7 @@ fn enabled(
     // The most trusted layer's word is the reason that people see.
     let off = tables.iter().filter(|(_, table)| table.enabled == Some(false)).map(|(layer, _)| &layer.reference);
     if let Some(layer) = off.max_by_key(|layer| layer.kind()) {
-        return Err(format!("disabled by the {layer} layer"));
+        return Err(format!("{SWITCHED_OFF} the {layer} layer"));
     }
     if matches!(server.transport, Transport::Http(_)) {
         return Err("this version serves stdio servers only".to_owned());

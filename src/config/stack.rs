@@ -162,6 +162,8 @@ pub(crate) struct Layer {
     pub(crate) variables: Option<BTreeSet<String>>,
     /// Digests that the user's trust bound, of a trusted project; none for a file that did not exist (R7).
     pub(crate) pins: Option<BTreeMap<PathBuf, Option<Digest>>>,
+    /// Whether it is the user's own layer, which lies in a project (R6).
+    pub(crate) users: bool,
     /// What it says.
     pub(crate) file: LayerFile,
 }
@@ -221,17 +223,37 @@ impl Reading<'_> {
         };
         match standing {
             Standing::Trusted(trusted) => self.apply(candidate, text, digest, Some(trusted)),
+            Standing::Untrusted | Standing::Unknown(_) if candidate.users => self.restrict(candidate, text, digest),
             Standing::Untrusted => {
                 let message = "is ignored until this project is trusted; `portcullis trust` shows what that would mean";
                 self.problems.push(Problem::of_layer(&candidate.layer, message));
                 self.status(candidate, Some(digest), LayerState::Untrusted);
             }
             Standing::Unknown(why) => {
-                let message = format!("is ignored, because it cannot be told whether it is trusted: {why}");
-                self.problems.push(Problem::of_layer(&candidate.layer, message));
-                self.status(candidate, Some(digest), LayerState::Untrusted);
+                // What the user trusted may restrict: without the record nobody knows, so nothing runs (R8).
+                let refusal = "all calls are refused, because it cannot be told whether the project layer is trusted";
+                self.refusals.push(format!("{refusal}: {why}"));
+                self.status(candidate, Some(digest), LayerState::Broken(why));
             }
             Standing::Changed { what, record } => self.changed(candidate, Some(digest), what, record),
+        }
+    }
+
+    /// R6: the user's own layer that lies in a project restricts, trusted or not; it defines nothing and vouches for nothing.
+    fn restrict(&mut self, candidate: &Candidate, text: &str, digest: Digest) {
+        match parse(text, &candidate.layer) {
+            Ok(file) => {
+                let message = "lies inside this project and is not trusted: until `portcullis trust` it only restricts";
+                self.problems.push(Problem::of_layer(&candidate.layer, message));
+                self.problems.extend(file.problems.iter().cloned());
+                let layer = self.layer(candidate, file, None);
+                self.layers.push(Layer { defines: false, may_allow: false, ..layer });
+                self.status(candidate, Some(digest), LayerState::Untrusted);
+            }
+            Err(found) => {
+                let why = found.first().map(ToString::to_string).unwrap_or_default();
+                self.broken(candidate, Some(digest), why, found);
+            }
         }
     }
 
@@ -284,6 +306,7 @@ impl Reading<'_> {
             definer: candidate.definer.clone(),
             may_allow: kind.may_allow_by_default() || trusted.as_ref().is_some_and(|t| t.may_allow),
             defines: true,
+            users: candidate.users,
             folder: candidate.folder.clone(),
             cwd: candidate.project.clone().unwrap_or(home),
             variables: (kind == LayerKind::Project)
@@ -295,7 +318,7 @@ impl Reading<'_> {
 
     /// R8: whatever is there and cannot be read refuses every call, unless a project wrote it.
     fn broken(&mut self, candidate: &Candidate, digest: Option<Digest>, why: String, found: Vec<Problem>) {
-        if candidate.layer.kind() != LayerKind::Project {
+        if candidate.layer.kind() != LayerKind::Project || candidate.users {
             let kind = candidate.layer.kind().as_str();
             self.refusals.push(format!("all calls are refused, because the {kind} layer cannot be read: {why}"));
         }
@@ -313,7 +336,8 @@ impl Reading<'_> {
     /// R8: `require_managed` makes the absence of the machine's managed file a refusal; `--managed FILE` is no substitute.
     fn check_managed(&mut self) {
         let asks = |layer: &&Layer| {
-            layer.reference.kind() != LayerKind::Project && layer.file.settings.require_managed == Some(true)
+            (layer.reference.kind() != LayerKind::Project || layer.users)
+                && layer.file.settings.require_managed == Some(true)
         };
         let managed = |layer: &Layer| layer.definer.kind() == LayerKind::Managed;
         if let Some(layer) = self.layers.iter().find(asks)

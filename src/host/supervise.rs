@@ -186,7 +186,11 @@ impl Supervised {
                     Ok(listing) => self.publish(connection, listing).await,
                     Err(ListFailure::Closed) => {}
                     // The list that is known stays; a server that cannot list now may well answer calls.
-                    Err(failure) => tracing::warn!(server = %self.name, %failure, "the changed list could not be read"),
+                    Err(failure) => {
+                        tracing::warn!(server = %self.name, %failure, "the changed list could not be read");
+                        // Read again at the next occasion: a change is not lost.
+                        signals.tools_changed.store(true, Ordering::Release);
+                    }
                 }
             }
         }

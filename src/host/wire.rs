@@ -195,6 +195,11 @@ fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<S
     for (name, server) in &resolved.servers {
         match &server.enabled {
             Ok(()) => _ = run.insert(name.clone(), spec(server, &all)),
+            // What the host must not start without counts as failed, unless somebody switched it off on purpose.
+            Err(why) if server.required && !server.is_switched_off() => {
+                let upstream = Arc::new(Unsupported(why.clone()));
+                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, &all) });
+            }
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
     }
@@ -209,10 +214,12 @@ fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
             settings: Settings { limits: message_limits(server.message_limit) },
         }),
         (Transport::Stdio(_), Lifecycle::Modern) => {
-            Arc::new(Unsupported("`lifecycle = \"modern\"` is not spoken by this version; use `legacy`"))
+            Arc::new(Unsupported("`lifecycle = \"modern\"` is not spoken by this version; use `legacy`".to_owned()))
         }
-        (Transport::Http(_), _) => Arc::new(Unsupported("servers with a `url` are not served by this version")),
-        (Transport::Unreadable, _) => Arc::new(Unsupported("its table cannot be read")),
+        (Transport::Http(_), _) => {
+            Arc::new(Unsupported("servers with a `url` are not served by this version".to_owned()))
+        }
+        (Transport::Unreadable, _) => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
     let filter = server.filter.clone();
     // Without search and scripts a tool is shown directly or not at all.
@@ -284,7 +291,7 @@ impl Upstream for Configured {
 }
 
 /// A server that this version cannot reach: it fails like one that is down, so that `required` still counts.
-struct Unsupported(&'static str);
+struct Unsupported(String);
 
 #[async_trait]
 impl Upstream for Unsupported {
@@ -293,7 +300,7 @@ impl Upstream for Unsupported {
         _deadline: Instant,
         _events: Arc<dyn UpstreamEvents>,
     ) -> Result<Arc<dyn Connection>, StartFailure> {
-        Err(StartFailure::Unsupported(self.0.to_owned()))
+        Err(StartFailure::Unsupported(self.0.clone()))
     }
 }
 

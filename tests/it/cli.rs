@@ -520,3 +520,12 @@ fn explain_and_call_agree_where_the_auto_reviewer_must() {
     assert_eq!((explained.code, called.code), (3, 3), "{}", explained.out);
     assert!(explained.out.contains("nobody-to-ask") && called.out.contains("nobody-to-ask"));
 }
+
+#[test]
+fn a_required_server_that_cannot_be_served_counts_as_failed() {
+    let place = Place::new();
+    place.user("[mcp_servers.web]\nurl = \"https://example.org/mcp\"\nrequired = true\n");
+    let ran = place.run(&["serve"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("web") && ran.err.contains("stdio servers only"), "{}", ran.err);
+}

@@ -319,6 +319,24 @@ fn r6_a_user_layer_inside_the_project_is_a_project_layer() {
 }
 
 #[test]
+fn r6_the_users_restrictions_stand_in_a_project_that_is_not_trusted() {
+    let user = "require_managed = true\napproval_policy = 'never'\n";
+    let mut machine = Machine::new().with("home/repo/conf/config.toml", user);
+    machine.places.user_config = Some(machine.path("home/repo/conf"));
+    let resolved = machine.load();
+    assert!(resolved.refusals.iter().any(|text| text.contains("require_managed")), "{:?}", resolved.refusals);
+    let layers = resolved.postures.layers();
+    assert!(layers.iter().any(|layer| layer.policy.is_some() && !layer.may_allow), "{layers:?}");
+}
+
+#[test]
+fn r8_the_users_unreadable_layer_refuses_every_call_inside_a_project_too() {
+    let mut machine = Machine::new().with("home/repo/conf/config.toml", "nonsense = 1\n");
+    machine.places.user_config = Some(machine.path("home/repo/conf"));
+    assert_eq!(machine.load().refusals.len(), 1);
+}
+
+#[test]
 fn r7_an_untrusted_project_has_no_effect_and_is_reported() {
     let machine = Machine::new().with(PROJECT, &format!("{FILES}[nonsense]\n"));
     let resolved = machine.load();
@@ -396,8 +414,10 @@ fn r7_the_trust_store_is_the_users_alone() {
     let store = machine.places.trust_store().unwrap();
     assert_eq!(store.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::set_permissions(&store, PermissionsExt::from_mode(0o666)).unwrap();
-    assert_eq!(machine.state(PROJECT), LayerState::Untrusted);
-    assert!(all_problems(&machine.load()).contains("it cannot be told whether it is trusted"));
+    // R8: what it trusted may restrict, so nothing runs until it can be read.
+    assert!(matches!(machine.state(PROJECT), LayerState::Broken(_)));
+    let refusals = machine.load().refusals;
+    assert!(refusals.iter().any(|text| text.contains("whether the project layer is trusted")), "{refusals:?}");
 }
 
 #[test]

@@ -109,7 +109,9 @@ impl McpConnection {
         if let Some(cursor) = cursor {
             params.insert("cursor".to_owned(), cursor.into());
         }
-        let mut sent = self.send("tools/list", params, None).await.map_err(|_| ListFailure::Closed)?;
+        // A transport that is full is not closed: its server stays, and the list is read again later.
+        let not_sent = |why: NotSent| if self.end.is_set() { ListFailure::Closed } else { ListFailure::Answer(why.0) };
+        let mut sent = self.send("tools/list", params, None).await.map_err(not_sent)?;
         match sent.raw().await.map_err(|_| ListFailure::Closed)? {
             RawAnswer::Result(text) => Page::read(&text).map_err(|why| ListFailure::Answer(text::shown(&why, 400))),
             other => match answer::read(other) {
