@@ -80,7 +80,7 @@ impl Limits {
     #[must_use]
     pub fn of(class: Class) -> Self {
         let (time, fuel) = match class {
-            Class::Native => (25, FUEL),
+            Class::Native => (50, FUEL),
             Class::Script => (100, 20 * FUEL),
         };
         Self { class, time: Duration::from_millis(time), fuel, memory: MAX_MEMORY }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn r41_the_defaults_are_those_of_the_rule() {
         let (native, script) = (Limits::default(), Limits::of(Class::Script));
-        assert_eq!((native.fuel, native.time.as_millis()), (20_000_000, 25));
+        assert_eq!((native.fuel, native.time.as_millis()), (20_000_000, 50));
         assert_eq!((script.fuel, script.time.as_millis()), (400_000_000, 100));
         assert_eq!((native.class.max_component(), script.class.max_component()), (4 << 20, 24 << 20));
         assert_eq!((native.check(), script.check()), (Ok(()), Ok(())));
