@@ -126,16 +126,7 @@ impl Pipeline {
     /// as cancelling.
     pub async fn run(&self, request: CallRequest) -> Finished {
         let cancel = request.cancel.clone();
-        let mut call = Call {
-            pipeline: self,
-            request,
-            begun: Instant::now(),
-            arguments: None,
-            started: None,
-            decision: None,
-            shown: None,
-            slots: Vec::new(),
-        };
+        let mut call = Call::new(self, request);
         let ended = tokio::select! {
             // An answer that is there wins over a cancellation that came with it.
             biased;
@@ -147,16 +138,7 @@ impl Pipeline {
 
     /// Says what a call would come to, by the same steps up to the barrier. Asks nobody, sends no item, keeps nothing (R38).
     pub async fn explain(&self, request: CallRequest) -> Explanation {
-        let mut call = Call {
-            pipeline: self,
-            request,
-            begun: Instant::now(),
-            arguments: None,
-            started: None,
-            decision: None,
-            shown: None,
-            slots: Vec::new(),
-        };
+        let mut call = Call::new(self, request);
         match call.would().await {
             Ok(would) => Explanation { decision: call.decision, would },
             Err(failure) => Explanation { decision: call.decision, would: Would::Fail(*failure) },
@@ -176,7 +158,21 @@ struct Call<'p> {
     slots: Vec<Slot>,
 }
 
-impl Call<'_> {
+impl<'p> Call<'p> {
+    fn new(pipeline: &'p Pipeline, request: CallRequest) -> Self {
+        let begun = Instant::now();
+        Self {
+            pipeline,
+            request,
+            begun,
+            arguments: None,
+            started: None,
+            decision: None,
+            shown: None,
+            slots: Vec::new(),
+        }
+    }
+
     /// The steps, in the order of the design's page 3.
     async fn steps(&mut self) -> Result<Clean, Box<Failure>> {
         let pipeline = self.pipeline;

@@ -18,6 +18,9 @@ use crate::model::json::{Json, Limits, MAX_DEPTH};
 /// The key in `_meta` of an answer from which something was dropped.
 pub(super) const DROPPED: &str = "portcullis/dropped";
 
+/// The most values in one answer: a text of a bounded length could still become many times as much memory.
+const MAX_VALUES: usize = 2_000_000;
+
 /// The JSON-RPC code of answers that cannot be used.
 const UNUSABLE: i64 = -32603;
 
@@ -71,15 +74,16 @@ fn error(text: &str) -> ProtocolError {
 /// Returns the value, and whether something had to be dropped from it.
 fn parse(text: &str) -> Result<(Value, bool), String> {
     let mended = mend_surrogates(text);
-    let dropped = Cell::new(mended.is_some());
+    let notes = Notes { dropped: Cell::new(mended.is_some()), left: Cell::new(MAX_VALUES) };
     let text = mended.as_deref().unwrap_or(text);
     let mut tokens = serde_json::Deserializer::from_str(text);
-    let parsed = Tree(&dropped).deserialize(&mut tokens).and_then(|value| tokens.end().map(|()| value));
+    let parsed = Tree(&notes).deserialize(&mut tokens).and_then(|value| tokens.end().map(|()| value));
     match parsed {
-        Ok(value) => Ok((value, dropped.get())),
+        Ok(value) => Ok((value, notes.dropped.get())),
+        Err(error) if notes.left.get() == 0 => Err(error.to_string()),
         // A number beyond the range of a double; our own parser keeps what is around it.
         Err(error) => match Json::parse(text, Limits { bytes: text.len(), depth: MAX_DEPTH }) {
-            Ok(tree) => Ok((tree.into_value_lossy(), dropped.get())),
+            Ok(tree) => Ok((tree.into_value_lossy(), notes.dropped.get())),
             Err(_) => Err(error.to_string()),
         },
     }
@@ -122,12 +126,23 @@ fn unit(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Builds a value; of two equal keys the last one stays, and that is noted.
 #[derive(Clone, Copy)]
-struct Tree<'a>(&'a Cell<bool>);
+struct Tree<'a>(&'a Notes);
+
+/// What is noted while a value is built.
+struct Notes {
+    dropped: Cell<bool>,
+    /// How many values may still come.
+    left: Cell<usize>,
+}
 
 impl<'de> DeserializeSeed<'de> for Tree<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let Some(left) = self.0.left.get().checked_sub(1) else {
+            return Err(serde::de::Error::custom(format!("it has more than {MAX_VALUES} values")));
+        };
+        self.0.left.set(left);
         deserializer.deserialize_any(self)
     }
 }
@@ -180,7 +195,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
         while let Some(key) = members.next_key::<String>()? {
             let value = members.next_value_seed(self)?;
             if out.insert(key, value).is_some() {
-                self.0.set(true);
+                self.0.dropped.set(true);
             }
         }
         Ok(Value::Object(out))
@@ -209,13 +224,21 @@ impl Page {
         }
         let wire: Wire<'_> =
             serde_json::from_str(text).map_err(|error| format!("the answer is no list of tools: {error}"))?;
-        Ok(Self { tools: wire.tools.iter().map(|raw| raw.get().into()).collect(), next: wire.next_cursor })
+        // One more than may be listed: enough to see that there are too many.
+        let tools = wire.tools.iter().take(super::connection::MAX_TOOLS + 1);
+        Ok(Self { tools: tools.map(|raw| raw.get().into()).collect(), next: wire.next_cursor })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_of_too_many_values_is_unusable_and_says_so() {
+        let many = format!("{{\"content\":[{}0]}}", "0,".repeat(MAX_VALUES));
+        assert!(refused(RawAnswer::Result(many.into())).message.contains("more than 2000000 values"));
+    }
 
     fn tool_result(text: &str) -> ToolResult {
         match read(RawAnswer::Result(text.into())) {

@@ -28,7 +28,7 @@ use crate::ports::upstream::{Connection, InFlight, ListFailure, Listing, Lost, N
 /// The most pages of one list.
 const MAX_PAGES: usize = 100;
 /// The most tools of one server.
-const MAX_TOOLS: usize = 2048;
+pub(super) const MAX_TOOLS: usize = 2048;
 /// The longest cursor, in bytes.
 const MAX_CURSOR: usize = 64 * 1024;
 /// The most bytes of all definitions together.
