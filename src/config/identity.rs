@@ -78,18 +78,22 @@ impl Likeness {
     pub(crate) fn of(transport: &Transport) -> Self {
         match transport {
             Transport::Stdio(launch) => {
-                let flags = |word: &&str| !word.starts_with('-');
-                let words = launch.args.iter().map(super::template::Template::as_written).filter(flags);
+                // Of `--package=NAME` the value is what is run.
+                let word = |arg: &'_ str| match arg.strip_prefix('-') {
+                    None => Some(arg.to_owned()),
+                    Some(flag) => flag.split_once('=').map(|(_, value)| value.to_owned()),
+                };
+                let words = launch.args.iter().filter_map(|arg| word(arg.as_written()));
                 let name = file_name(&launch.command);
-                Self::Program { real: real_executable(launch), name, words: words.map(str::to_owned).collect() }
+                Self::Program { real: real_executable(launch), name, words: words.collect() }
             }
             Transport::Http(HttpTarget { url, .. }) => Self::Url(normal_url(url.as_written())),
             Transport::Unreadable => Self::Unknown,
         }
     }
 
-    /// Whether a restriction of one server holds for the other: the same program with the other's script among its
-    /// arguments, or the same URL.
+    /// Whether a restriction of one server holds for the other: the same program, or the same URL. A program that runs what
+    /// its arguments name is the same only with the other's script among them.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Program { real, name, words }, Self::Program { real: real2, name: name2, words: words2 }) => {
@@ -97,7 +101,8 @@ impl Likeness {
                     Some(script) => others.iter().any(|word| same_script(script, word)),
                     None => others.is_empty(),
                 };
-                (real == real2 || name == name2) && (script(words, words2) || script(words2, words))
+                let same = real == real2 || name == name2;
+                same && (!is_runner(name) || script(words, words2) || script(words2, words))
             }
             (Self::Url(url), Self::Url(other)) => url == other,
             _ => false,
@@ -123,6 +128,15 @@ impl Likeness {
             Self::Unknown => false,
         }
     }
+}
+
+/// Whether a program is known to run what its arguments name: then it says nothing about what the server is.
+fn is_runner(name: &str) -> bool {
+    const RUNNERS: [&str; 23] = [
+        "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "node", "uv", "uvx", "pipx", "ruby", "perl", "php",
+        "java", "dotnet", "docker", "podman", "sh", "bash", "zsh", "env", "cargo",
+    ];
+    RUNNERS.contains(&name) || name.starts_with("python")
 }
 
 fn file_name(path: &str) -> String {

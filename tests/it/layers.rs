@@ -275,6 +275,21 @@ fn r5_a_managed_match_by_name_covers_the_same_program_under_another_name() {
 }
 
 #[test]
+fn r5_another_argument_is_no_way_out_of_a_managed_match() {
+    let policy = format!(
+        "[[policies]]\nname = 'p'\ncomponent = 'p.wasm'\nsha256 = '{}'\nmatch = {{ servers = ['files', 'own'] }}\n",
+        Digest::of(b"x")
+    );
+    let own =
+        "[mcp_servers.own]\ncommand = 'own-server'\n[mcp_servers.own2]\ncommand = 'own-server'\nargs = ['stdio']\n";
+    let flag = "[mcp_servers.other]\ncommand = 'npx'\nargs = ['--package=@mcp/files', 'x']\n";
+    let machine = Machine::new().with(MANAGED, &policy).with(USER, &format!("{FILES}{own}{flag}"));
+    let resolved = machine.load();
+    let servers = ["own", "own2", "other"].map(|n| &resolved.servers[&name(n)]);
+    assert_eq!(servers.map(|s| asked(&resolved.policies[0], s)), [true, true, true]);
+}
+
+#[test]
 fn r5_identity_holds_what_is_run_and_names_of_the_environment_but_no_values() {
     let server = |body: &str| files(&Machine::new().with(USER, body).load()).clone();
     let (dir, path) = ("cwd = '/'\n", "command = '/bin/sh'\n");
