@@ -13,6 +13,7 @@ use rmcp::RoleClient;
 use rmcp::model::{ClientRequest, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId, ServerResult};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -24,6 +25,10 @@ use crate::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog
 
 /// The longest progress message that is passed on, in bytes.
 const MAX_PROGRESS_MESSAGE: usize = 4096;
+/// The longest `data` of a log message that is passed on whole, as JSON in bytes: many messages may wait for a reader.
+const MAX_LOG_DATA: usize = 8 * 1024;
+/// Ends a text from which something was left out.
+const CUT: &str = "… (cut)";
 
 /// An answer as it came.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,27 +125,45 @@ impl UpstreamSide {
             waiting.progress.clone()
         };
         if let Some(sink) = sink {
-            let message = params.message.map(|message| text::prefix(&message, MAX_PROGRESS_MESSAGE).to_owned());
+            let message = params.message.map(|message| cut(message, MAX_PROGRESS_MESSAGE));
             sink.progress(Progress { progress: params.progress, total: params.total, message });
         }
     }
 
     fn log(&self, params: &str) {
         #[derive(Deserialize)]
-        struct Params {
+        struct Params<'a> {
             level: String,
             #[serde(default)]
             logger: Option<String>,
-            #[serde(default)]
-            data: Value,
+            #[serde(borrow, default)]
+            data: Option<&'a RawValue>,
         }
-        let Ok(params) = serde_json::from_str::<Params>(params) else { return };
+        let Ok(params) = serde_json::from_str::<Params<'_>>(params) else { return };
         self.events.log(UpstreamLog {
             level: text::prefix(&params.level, 32).to_owned(),
             logger: params.logger.map(|logger| text::prefix(&logger, 256).to_owned()),
-            data: params.data,
+            data: params.data.map_or(Value::Null, |raw| log_data(raw.get())),
         });
     }
+}
+
+/// Returns `data` of a log message; one that is too long becomes the beginning of its text, marked.
+fn log_data(raw: &str) -> Value {
+    if raw.len() <= MAX_LOG_DATA {
+        return serde_json::from_str(raw).unwrap_or_default();
+    }
+    // A text is read before it is cut; of anything else a tree would be many times as large as its JSON.
+    let text = if raw.starts_with('"') { serde_json::from_str(raw).ok() } else { None };
+    match text {
+        Some(text) => Value::String(cut(text, MAX_LOG_DATA)),
+        None => Value::String(format!("{}{CUT}", text::prefix(raw, MAX_LOG_DATA))),
+    }
+}
+
+/// Returns the text, or its beginning with a mark.
+fn cut(text: String, max: usize) -> String {
+    if text.len() <= max { text } else { format!("{}{CUT}", text::prefix(&text, max)) }
 }
 
 impl<I: AsyncRead + Send + Unpin> LineTransport<RoleClient, I> {
@@ -253,4 +276,25 @@ fn request_line(number: i64, outbound: &Outbound) -> Result<String, TransportFau
     let params = text.map_err(|error| TransportFault::Message(error.to_string()))?;
     let method = outbound.method;
     Ok(format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_of_a_log_message_is_cut_and_says_so() {
+        for raw in [format!("\"{}\"", "é".repeat(1 << 20)), format!("[{}0]", "0,".repeat(1 << 20))] {
+            let Value::String(text) = log_data(&raw) else { panic!("no text") };
+            assert!(text.len() <= MAX_LOG_DATA + CUT.len() && text.ends_with(CUT), "{} bytes", text.len());
+        }
+        assert_eq!(log_data(r#"{"i":1}"#), serde_json::json!({ "i": 1 }));
+    }
+
+    #[test]
+    fn a_progress_message_is_cut_and_says_so() {
+        assert_eq!(cut("short".to_owned(), MAX_PROGRESS_MESSAGE), "short");
+        let long = cut("x".repeat(1 << 20), MAX_PROGRESS_MESSAGE);
+        assert!(long.len() == MAX_PROGRESS_MESSAGE + CUT.len() && long.ends_with(CUT));
+    }
 }
