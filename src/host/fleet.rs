@@ -5,7 +5,7 @@
 //! taken out of the catalog and tried again with back-off, or when a call wants it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,7 +23,7 @@ use crate::model::revision::ConnectionId;
 use crate::model::tool::ServerIdentity;
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
-use crate::ports::upstream::{Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
+use crate::ports::upstream::{Connection, Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
 
 /// How long servers that are still starting are waited for before a list is served without them (catalog-dispatch 3.1).
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -155,6 +155,7 @@ pub(super) struct Server {
     pub(super) wanted: Arc<Notify>,
     pub(super) dirty: Arc<Mutex<Option<ConnectionId>>>,
     pub(super) problems: Arc<Mutex<Vec<String>>>,
+    pub(super) live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     required: bool,
     startup_timeout: Duration,
 }
@@ -301,6 +302,7 @@ impl Server {
             wanted: Arc::default(),
             dirty: Arc::default(),
             problems: Arc::default(),
+            live: Arc::default(),
             required,
             startup_timeout,
         }
@@ -311,6 +313,11 @@ impl Server {
 impl FleetPort for Fleet {
     async fn await_ready(&self, name: &ServerName) {
         let Some(server) = self.servers.get(name) else { return };
+        let live = server.live.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(connection) = live.filter(|connection| !connection.is_open()) {
+            // Its end is told only once its process is gone, and that may take a while.
+            self.mark_dirty(name, connection.id());
+        }
         server.state.send_if_modified(|state| {
             let retry = matches!(state, ServerState::Failed { since, .. } if since.0.elapsed() >= RETRY_ON_DEMAND);
             if retry {

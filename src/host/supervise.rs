@@ -1,7 +1,7 @@
 //! The task of one server: connect, list, publish, watch, and again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -35,6 +35,7 @@ pub(super) struct Supervised {
     wanted: Arc<Notify>,
     dirty: Arc<Mutex<Option<ConnectionId>>>,
     problems: Arc<Mutex<Vec<String>>>,
+    live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     shared: Arc<Shared>,
 }
 
@@ -53,6 +54,7 @@ impl Supervised {
             wanted: Arc::clone(&server.wanted),
             dirty: Arc::clone(&server.dirty),
             problems: Arc::clone(&server.problems),
+            live: Arc::clone(&server.live),
             shared,
         }
     }
@@ -71,6 +73,7 @@ pub(super) async fn run(server: Supervised) {
         let failure = match started {
             Ok((connection, listing, signals)) => {
                 server.publish(&connection, listing).await;
+                *server.live.lock() = Some(Arc::downgrade(&connection));
                 server.state.send_replace(ServerState::Ready);
                 tracing::info!(server = %server.name, "ready");
                 let since = Instant::now();
