@@ -1,9 +1,11 @@
 //! The task of one server: connect, list, publish, watch, and again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
@@ -24,6 +26,10 @@ const DEBOUNCE_MAX: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(10);
 /// How often in a row a connection may end early before its server counts as failed.
 const EARLY_ENDS: u32 = 3;
+/// How long after a changed list could not be read it is read again; doubled each time.
+const RELIST: Duration = Duration::from_secs(5);
+/// The longest wait before a changed list is read again.
+const RELIST_MAX: Duration = Duration::from_secs(300);
 /// How many problems of one server are kept.
 const MAX_PROBLEMS: usize = 20;
 
@@ -60,47 +66,37 @@ impl Supervised {
     }
 }
 
+/// What follows one life of a server.
+enum Next {
+    Stop,
+    /// It is started again at once, and listed meanwhile.
+    Again,
+    Rest(StartFailure),
+}
+
 /// Runs a server until the fleet stops.
+///
+/// A panic of one life is a failure of the start like any other: nobody waits for ever for a server that nobody starts.
 pub(super) async fn run(server: Supervised) {
     let mut failures = 0;
     loop {
         server.state.send_replace(ServerState::Starting);
-        let started = tokio::select! {
-            biased;
-            () = server.shared.stop.cancelled() => break,
-            started = server.start() => started,
+        let next = match AssertUnwindSafe(server.life(&mut failures)).catch_unwind().await {
+            Ok(next) => next,
+            Err(_panic) => {
+                failures += 1;
+                tracing::error!(server = %server.name, "the task of this server panicked");
+                Next::Rest(StartFailure::Spawn("an error in the host itself ended its task".to_owned()))
+            }
         };
-        let failure = match started {
-            Ok((connection, listing, signals)) => {
-                server.publish(&connection, listing).await;
-                *server.live.lock() = Some(Arc::downgrade(&connection));
-                server.state.send_replace(ServerState::Ready);
-                tracing::info!(server = %server.name, "ready");
-                let since = Instant::now();
-                let ended = server.watch(&connection, &signals).await;
-                signals.retire();
-                connection.close().await;
-                match ended {
-                    Ended::Stop => break,
-                    Ended::Closed(failure) => {
-                        tracing::warn!(server = %server.name, %failure, "connection closed");
-                        failures = if since.elapsed() >= STEADY { 0 } else { failures + 1 };
-                        // Started again at once, and listed meanwhile, unless it does nothing but end.
-                        if failures < EARLY_ENDS && server.spec.back_off.restarts {
-                            continue;
-                        }
-                        failure
-                    }
+        match next {
+            Next::Stop => break,
+            Next::Again => {}
+            Next::Rest(failure) => {
+                if !server.rest(failure, failures).await {
+                    break;
                 }
             }
-            Err(failure) => {
-                tracing::warn!(server = %server.name, %failure, "start failed");
-                failures += 1;
-                failure
-            }
-        };
-        if !server.rest(failure, failures).await {
-            break;
         }
     }
     server.shared.publish(&server.name, None).await;
@@ -108,6 +104,36 @@ pub(super) async fn run(server: Supervised) {
 }
 
 impl Supervised {
+    /// Starts it, publishes it, and watches it until it ends.
+    async fn life(&self, failures: &mut u32) -> Next {
+        let started = tokio::select! {
+            biased;
+            () = self.shared.stop.cancelled() => return Next::Stop,
+            started = self.start() => started,
+        };
+        let (connection, listing, signals) = match started {
+            Ok(started) => started,
+            Err(failure) => {
+                tracing::warn!(server = %self.name, %failure, "start failed");
+                *failures += 1;
+                return Next::Rest(failure);
+            }
+        };
+        let retiring = Retiring(&signals);
+        self.publish(&connection, listing).await;
+        *self.live.lock() = Some(Arc::downgrade(&connection));
+        self.state.send_replace(ServerState::Ready);
+        tracing::info!(server = %self.name, "ready");
+        let since = Instant::now();
+        let ended = self.watch(&connection, &signals).await;
+        drop(retiring);
+        connection.close().await;
+        let Ended::Closed(failure) = ended else { return Next::Stop };
+        tracing::warn!(server = %self.name, %failure, "connection closed");
+        *failures = if since.elapsed() >= STEADY { 0 } else { *failures + 1 };
+        if *failures < EARLY_ENDS && self.spec.back_off.restarts { Next::Again } else { Next::Rest(failure) }
+    }
+
     async fn start(&self) -> Result<(Arc<dyn Connection>, Listing, Arc<Signals>), StartFailure> {
         let signals = Arc::new(Signals::new(self));
         let events: Arc<dyn UpstreamEvents> = Arc::clone(&signals) as _;
@@ -158,12 +184,15 @@ impl Supervised {
     }
 
     async fn watch(&self, connection: &Arc<dyn Connection>, signals: &Signals) -> Ended {
+        let mut patience = RELIST;
+        let mut relist = None;
         loop {
             tokio::select! {
                 biased;
                 () = self.shared.stop.cancelled() => return Ended::Stop,
                 () = signals.changed.notified() => {}
                 () = self.wanted.notified() => {}
+                () = until(relist) => {}
             }
             let dirty = self.dirty.lock().take() == Some(connection.id());
             if let Some(why) = signals.closed() {
@@ -185,14 +214,20 @@ impl Supervised {
                     () = self.shared.stop.cancelled() => return Ended::Stop,
                     listed = listing => listed,
                 };
+                relist = None;
                 match listed {
-                    Ok(listing) => self.publish(connection, listing).await,
+                    Ok(listing) => {
+                        patience = RELIST;
+                        self.publish(connection, listing).await;
+                    }
                     Err(ListFailure::Closed) => {}
                     // The list that is known stays; a server that cannot list now may well answer calls.
                     Err(failure) => {
                         tracing::warn!(server = %self.name, %failure, "the changed list could not be read");
-                        // Read again at the next occasion: a change is not lost.
+                        // Read again after a while: a change is not lost.
                         signals.tools_changed.store(true, Ordering::Release);
+                        relist = Some(Instant::now() + patience);
+                        patience = patience.saturating_mul(2).min(RELIST_MAX);
                     }
                 }
             }
@@ -241,6 +276,14 @@ impl Supervised {
     }
 }
 
+/// Waits until then, or for ever.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What a connection has reported.
 struct Signals {
     server: ServerName,
@@ -270,6 +313,15 @@ impl Signals {
 
     fn closed(&self) -> Option<String> {
         self.closed.lock().clone()
+    }
+}
+
+/// Retires signals when it is dropped, in a panic too: an old connection must not disturb the next one.
+struct Retiring<'a>(&'a Signals);
+
+impl Drop for Retiring<'_> {
+    fn drop(&mut self) {
+        self.0.retire();
     }
 }
 
@@ -326,16 +378,36 @@ mod tests {
         }
     }
 
+    /// Panics instead of connecting.
+    struct Broken;
+
+    #[async_trait]
+    impl Upstream for Broken {
+        async fn connect(&self, _: Instant, _: Arc<dyn UpstreamEvents>) -> Result<Arc<dyn Connection>, StartFailure> {
+            panic!("on purpose");
+        }
+    }
+
     /// Waits a simulated day for attempts, then lets a call want the server; returns the attempts at both times.
     async fn attempts(back_off: BackOff) -> (u32, u32) {
+        let down = Arc::new(Down::default());
+        let fleet = fleet_of(Arc::clone(&down) as _, back_off);
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+        let before = down.0.load(Ordering::SeqCst);
+        fleet.await_ready(&ServerName::parse("s").unwrap()).await;
+        let after = down.0.load(Ordering::SeqCst);
+        fleet.stop().await;
+        (before, after)
+    }
+
+    fn fleet_of(upstream: Arc<dyn Upstream>, back_off: BackOff) -> Arc<Fleet> {
         let engine = Engine::on_demand().unwrap();
         let policies = policy_set(&engine, Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b""));
         let names =
             Names { model: NamingOptions::default(), flat: FlatStyle::default(), flat_limit: NameLimit::GATEWAY };
-        let down = Arc::new(Down::default());
         let name = ServerName::parse("s").unwrap();
         let spec = ServerSpec {
-            upstream: Arc::clone(&down) as _,
+            upstream,
             identity: ServerIdentity(Digest::of(b"s")),
             config: Digest::of(b"s"),
             view: ServerView {
@@ -346,18 +418,22 @@ mod tests {
                 slots: Vec::new(),
             },
             filter: Arc::new(|_| true),
-            required: false,
+            required: true,
             startup_timeout: Duration::from_secs(1),
             back_off,
         };
         let catalog = Arc::new(Catalog::new(Arc::new(policies), names));
-        let fleet = Fleet::start(BTreeMap::from([(name.clone(), spec)]), BTreeMap::new(), catalog);
-        tokio::time::sleep(Duration::from_secs(86_400)).await;
-        let before = down.0.load(Ordering::SeqCst);
-        fleet.await_ready(&name).await;
-        let after = down.0.load(Ordering::SeqCst);
+        Fleet::start(BTreeMap::from([(name, spec)]), BTreeMap::new(), catalog)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_in_a_servers_task_fails_the_server_and_nobody_waits_for_ever() {
+        let fleet = fleet_of(Arc::new(Broken), BackOff::default());
+        let failure = fleet.await_required().await.unwrap_err();
+        assert!(failure.contains("s: could not start: an error in the host itself"), "{failure}");
+        fleet.settle_fully().await;
         fleet.stop().await;
-        (before, after)
+        assert_eq!(fleet.status()[0].state, ServerState::Stopped);
     }
 
     #[tokio::test(start_paused = true)]

@@ -392,6 +392,20 @@ async fn a_changed_list_that_cannot_be_read_leaves_the_known_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_changed_list_that_cannot_be_read_is_read_again_without_another_signal() {
+    let files = server("files");
+    let house = House::of(&[&files]);
+    ready(&house).await;
+    files.list_fails(true);
+    files.define(vec![tool("use"), tool("more")]);
+    files.last().say_tools_changed();
+    files.listed(3).await;
+    files.list_fails(false);
+    house.lists(&["files/more", "files/use"]).await;
+    assert_eq!(*files.connects.borrow(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_first_list_that_cannot_be_read_fails_the_start_and_closes_the_connection() {
     let files = server("files");
     files.list_fails(true);

@@ -110,9 +110,9 @@ impl McpConnection {
             params.insert("cursor".to_owned(), cursor.into());
         }
         // A transport that is full is not closed: its server stays, and the list is read again later.
-        let not_sent = |why: NotSent| if self.end.is_set() { ListFailure::Closed } else { ListFailure::Answer(why.0) };
-        let mut sent = self.send("tools/list", params, None).await.map_err(not_sent)?;
-        match sent.raw().await.map_err(|_| ListFailure::Closed)? {
+        let failed = |why: String| if self.end.is_set() { ListFailure::Closed } else { ListFailure::Answer(why) };
+        let mut sent = self.send("tools/list", params, None).await.map_err(|why| failed(why.0))?;
+        match sent.raw().await.map_err(|why| failed(why.0))? {
             RawAnswer::Result(text) => Page::read(&text).map_err(|why| ListFailure::Answer(text::shown(&why, 400))),
             other => match answer::read(other) {
                 // A server without tools need not know the method.
