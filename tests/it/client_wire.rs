@@ -161,6 +161,23 @@ async fn a_client_that_uses_one_id_for_everything_gets_each_of_its_answers() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_gets_all_its_answers_however_large_they_are_together() {
+    let mut client = Client::start(Limits { waiting: 1 << 20, ..Limits::default() }).await;
+    let filler = "x".repeat(3 << 20);
+    for id in 0..4 {
+        client.call(&id.to_string(), &format!(r#"{{"name":"echo","arguments":"{filler}"}}"#)).await;
+    }
+    // Refused on the spot, though the queue is full.
+    client.call("4", "[1]").await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(client.message().await["id"].as_u64().unwrap());
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test]
 async fn a_cancelled_request_is_told_to_its_handler_and_gets_no_answer() {
     let mut client = Client::start(Limits::default()).await;
     client.call(r#""h""#, r#"{"name":"hang"}"#).await;

@@ -5,7 +5,8 @@
 //! - a line is at most [`Limits::line`] bytes long; a longer one is skipped in bounded memory, and the request that it
 //!   belonged to gets an error. If nobody can tell which, the connection is closed with that reason: no call hangs;
 //! - what is no message (not UTF-8, not JSON, no JSON-RPC) is skipped, counted, and logged a few times;
-//! - messages are written in the order in which rmcp sends them, through a queue that is bounded in bytes;
+//! - messages are written in the order in which rmcp sends them, through a queue that is bounded in bytes. When it is full,
+//!   an answer to a client waits for room, and anything else is refused to its sender;
 //! - what each role takes out of the stream beside rmcp is in [`super::client_side`] and `upstream_side`.
 //!
 //! Does not restart anything and knows no deadline: whoever sends a request waits with one.
@@ -15,10 +16,11 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rmcp::model::RequestId;
+use rmcp::model::{JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, ServiceRole, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::envelope::Salvage;
@@ -290,33 +292,66 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
 fn reply(outbox: Option<&Outbox>, end: &LineEnd) -> impl Fn(String) {
     move |line| {
         if let Some(outbox) = outbox
-            && let Err(fault) = outbox.push(line)
+            && let Err(fault) = outbox.push_short(line)
         {
             end.set(&fault.to_string());
         }
     }
 }
 
+/// What became of a message that rmcp sends.
+enum Queued {
+    /// There is nothing to wait for.
+    Told(Result<(), TransportFault>),
+    Writes(oneshot::Receiver<()>),
+    /// An answer for which there is no room yet.
+    Waits(Outbox, String),
+}
+
+impl From<Result<oneshot::Receiver<()>, TransportFault>> for Queued {
+    fn from(pushed: Result<oneshot::Receiver<()>, TransportFault>) -> Self {
+        pushed.map_or_else(|fault| Self::Told(Err(fault)), Self::Writes)
+    }
+}
+
+/// Queues an answer as soon as there is room. How many can wait is bounded by the requests in flight.
+async fn patiently(outbox: &Outbox, line: String, end: &LineEnd) -> Result<oneshot::Receiver<()>, TransportFault> {
+    let room = outbox.room().await;
+    if room == Err(TransportFault::Full) {
+        // A client that does not read its answers would otherwise wait for this one for ever.
+        end.set(&TransportFault::Full.to_string());
+    }
+    room?;
+    outbox.push_anyway(line)
+}
+
 impl<R: LineRole, I: AsyncRead + Send + Unpin> Transport<R> for LineTransport<R, I> {
     type Error = TransportFault;
 
     fn send(&mut self, item: TxJsonRpcMessage<R>) -> impl Future<Output = Result<(), TransportFault>> + Send + 'static {
+        let answers = matches!(item, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
         // Queued before the future is first polled: rmcp polls its sends side by side.
         let queued = match (&self.outbox, R::outgoing(&self.side, item)) {
-            (None, _) => Err(TransportFault::Closed),
-            (_, Err(fault)) => Err(fault),
-            (_, Ok(None)) => Ok(None),
-            (Some(outbox), Ok(Some(line))) => outbox.push(line).map(Some),
-        };
-        if matches!(queued, Err(TransportFault::Full)) && R::WRITES_AFTER_END {
-            // A client that does not read its answers would otherwise wait for this one for ever.
-            self.end.set(&TransportFault::Full.to_string());
-        }
-        async move {
-            match queued? {
-                None => Ok(()),
-                Some(written) => written.await.map_err(|_| TransportFault::Closed),
+            (None, _) => Queued::Told(Err(TransportFault::Closed)),
+            (_, Err(fault)) => Queued::Told(Err(fault)),
+            (_, Ok(None)) => Queued::Told(Ok(())),
+            (Some(outbox), Ok(Some(line))) if R::WRITES_AFTER_END && answers => {
+                if outbox.has_room() {
+                    outbox.push_anyway(line).into()
+                } else {
+                    Queued::Waits(outbox.clone(), line)
+                }
             }
+            (Some(outbox), Ok(Some(line))) => outbox.push(line).into(),
+        };
+        let end = self.end.clone();
+        async move {
+            let written = match queued {
+                Queued::Told(told) => return told,
+                Queued::Writes(written) => written,
+                Queued::Waits(outbox, line) => patiently(&outbox, line, &end).await?,
+            };
+            written.await.map_err(|_| TransportFault::Closed)
         }
     }
 
