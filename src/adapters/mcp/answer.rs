@@ -5,12 +5,15 @@
 //! becomes an error that says so.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
+use super::connection::MAX_TOOLS;
 use super::upstream_side::RawAnswer;
 use crate::model::answer::{Answer, ProtocolError, ToolResult};
 use crate::model::json::{Json, Limits, MAX_DEPTH};
@@ -81,6 +84,8 @@ fn parse(text: &str) -> Result<(Value, bool), String> {
     match parsed {
         Ok(value) => Ok((value, notes.dropped.get())),
         Err(error) if notes.left.get() == 0 => Err(error.to_string()),
+        // The other parser does not count: only where the text is too short for too many values, two bytes each.
+        Err(error) if text.len() / 2 > MAX_VALUES => Err(error.to_string()),
         // A number beyond the range of a double; our own parser keeps what is around it.
         Err(error) => match Json::parse(text, Limits { bytes: text.len(), depth: MAX_DEPTH }) {
             Ok(tree) => Ok((tree.into_value_lossy(), notes.dropped.get())),
@@ -202,6 +207,37 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
+/// The definitions of one page as they are spelled: one more than may be listed, which is enough to see that there are too
+/// many. What follows is read and not kept.
+struct Tools<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Tools<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bounded<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Bounded<'a> {
+            type Value = Tools<'a>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tools<'a>, A::Error> {
+                let mut kept = Vec::new();
+                while kept.len() <= MAX_TOOLS
+                    && let Some(item) = items.next_element()?
+                {
+                    kept.push(item);
+                }
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Tools(kept))
+            }
+        }
+
+        deserializer.deserialize_seq(Bounded(PhantomData))
+    }
+}
+
 /// One page of a `tools/list` answer.
 pub(super) struct Page {
     pub(super) tools: Vec<Arc<str>>,
@@ -215,7 +251,7 @@ impl Page {
         #[serde(rename_all = "camelCase")]
         struct Wire<'a> {
             #[serde(borrow)]
-            tools: Vec<&'a serde_json::value::RawValue>,
+            tools: Tools<'a>,
             #[serde(default)]
             next_cursor: Option<String>,
         }
@@ -224,15 +260,29 @@ impl Page {
         }
         let wire: Wire<'_> =
             serde_json::from_str(text).map_err(|error| format!("the answer is no list of tools: {error}"))?;
-        // One more than may be listed: enough to see that there are too many.
-        let tools = wire.tools.iter().take(super::connection::MAX_TOOLS + 1);
-        Ok(Self { tools: tools.map(|raw| raw.get().into()).collect(), next: wire.next_cursor })
+        Ok(Self { tools: wire.tools.0.iter().map(|raw| raw.get().into()).collect(), next: wire.next_cursor })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_keeps_one_tool_more_than_may_be_listed_and_no_further_one() {
+        let page =
+            |tools: usize| Page::read(&format!("{{\"tools\":[{}0],\"nextCursor\":\"c\"}}", "0,".repeat(tools - 1)));
+        assert_eq!(page(3).unwrap().tools.len(), 3);
+        let many = page(100_000).unwrap();
+        assert_eq!((many.tools.len(), many.next.as_deref()), (MAX_TOOLS + 1, Some("c")));
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_no_way_around_the_bound_on_values() {
+        let many = format!("{{\"content\":[1e400,{}0]}}", "0,".repeat(MAX_VALUES));
+        assert!(refused(RawAnswer::Result(many.into())).message.contains("cannot be read"));
+        assert!(tool_result(r#"{"content":[],"x":1e400}"#).value().contains_key("content"));
+    }
 
     #[test]
     fn an_answer_of_too_many_values_is_unusable_and_says_so() {
