@@ -124,6 +124,9 @@ pub struct StdioLaunch {
     pub inherit: Vec<String>,
     /// Whether [`BASE_ENVIRONMENT`] is handed on as well.
     pub base_environment: bool,
+    /// What trust bound, of a trusted project's server: every file must still be this when it is started (R7). None: the
+    /// file did not exist.
+    pub bound: BTreeMap<PathBuf, Option<Digest>>,
 }
 
 impl StdioLaunch {
@@ -314,6 +317,7 @@ fn transport(layer: &Layer, table: &ServerTable, path: Option<&std::ffi::OsStr>)
         env: table.env.clone().unwrap_or_default(),
         inherit: table.env_vars.iter().flatten().map(|variable| variable.name().to_owned()).collect(),
         base_environment: table.base_environment.unwrap_or(true),
+        bound: layer.pins.clone().unwrap_or_default(),
         cwd,
     })
 }
@@ -442,6 +446,8 @@ fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
             "command": launch.command, "executable": launch.executable.as_ref().ok().map(|p| p.display().to_string()),
             "args": launch.args.iter().map(Template::as_written).collect::<Vec<_>>(), "cwd": launch.cwd.display().to_string(),
             "env": sealed(&launch.env), "inherit": launch.inherit, "base": launch.base_environment,
+            // Trusting anew must reach a server that would else compare with what was trusted before.
+            "bound": launch.bound.iter().map(|(path, digest)| (path.display().to_string(), digest)).collect::<Vec<_>>(),
         }),
         Transport::Http(target) => json!({
             "url": target.url.as_written(), "headers": sealed(&target.headers), "env_headers": target.env_headers,

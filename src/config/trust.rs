@@ -152,6 +152,20 @@ impl TrustStore {
     }
 }
 
+/// R7: reads what trust bound once more, as just before something of it is run. Returns the first file, by path, that is
+/// not what it was, with the reason. Reads at most [`MAX_BOUND`] bytes of each file; blocks.
+#[must_use]
+pub fn first_changed(bound: &BTreeMap<PathBuf, Option<Digest>>) -> Option<String> {
+    bound.iter().find_map(|(path, then)| {
+        let name = || shown(&path.display().to_string(), 300);
+        match digest_of(path) {
+            Ok(now) if now == *then => None,
+            Ok(_) => Some(format!("`{}` changed since it was trusted", name())),
+            Err(error) => Some(format!("`{}` cannot be compared with what was trusted: {}", name(), explained(&error))),
+        }
+    })
+}
+
 fn first_difference(then: &[BoundFile], now: &[BoundFile]) -> Option<String> {
     let then: BTreeMap<_, _> = then.iter().map(|file| (&file.path, file.digest)).collect();
     let now: BTreeMap<_, _> = now.iter().map(|file| (&file.path, file.digest)).collect();

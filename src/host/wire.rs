@@ -2,7 +2,7 @@
 //!
 //! Promises: every server and every policy of the configuration is there, whatever is wrong with it: a server that cannot
 //! run says why, a policy that cannot be loaded refuses what it matches, a layer that cannot be read refuses every call
-//! (R8). The environment is read when a server starts, never before and never printed (R4). Compiling happens off the
+//! (R8). A trusted project's files are compared with what was trusted each time its server is started (R7). The environment is read when a server starts, never before and never printed (R4). Compiling happens off the
 //! reactor.
 //!
 //! Does not watch the configuration; does not start anything: that is [`Host::start`](super::Host::start).
@@ -31,6 +31,7 @@ use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, Lifecycle, RestartWhen};
 use crate::config::stack::LayerState;
+use crate::config::trust::first_changed;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::model::tool::ServerIdentity;
@@ -170,6 +171,7 @@ fn refusals(resolved: &Resolved) -> Vec<Refusal> {
         });
         let (layer, rule) = match broken {
             Some(status) => (status.layer.clone(), "layer-unreadable"),
+            None if !text.contains("`require_managed`") => (LayerRef::new(LayerKind::Builtin), "layer-unreadable"),
             // What is missing is the managed layer itself.
             None => (LayerRef::new(LayerKind::Managed), "managed-required"),
         };
@@ -260,6 +262,19 @@ struct Configured {
 }
 
 impl Configured {
+    /// R7: what was trusted may have changed since the configuration was read, and a restart runs what is there now.
+    async fn check_trusted(&self) -> Result<(), StartFailure> {
+        if self.launch.bound.is_empty() {
+            return Ok(());
+        }
+        let bound = self.launch.bound.clone();
+        match tokio::task::spawn_blocking(move || first_changed(&bound)).await {
+            Ok(None) => Ok(()),
+            Ok(Some(what)) => Err(StartFailure::Spawn(format!("{what}; run `portcullis trust`"))),
+            Err(_) => Err(StartFailure::Spawn("comparing its files with what was trusted was broken off".to_owned())),
+        }
+    }
+
     fn launch(&self) -> Result<Launch, StartFailure> {
         let program = self.launch.executable.as_ref().map_err(|why| StartFailure::Spawn(why.clone()))?;
         // A variable that is not Unicode counts as not set, and its name is in the message.
@@ -286,6 +301,7 @@ impl Upstream for Configured {
         events: Arc<dyn UpstreamEvents>,
     ) -> Result<Arc<dyn Connection>, StartFailure> {
         let launch = self.launch()?;
+        self.check_trusted().await?;
         StdioUpstream::new(self.server.clone(), launch, self.settings).connect(deadline, events).await
     }
 }
@@ -333,6 +349,29 @@ mod tests {
         let refusals = refusals(&resolved(&[(LayerKind::System, "require_managed = true")]));
         let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
         assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("managed-required"));
+    }
+
+    #[tokio::test]
+    async fn r7_a_trusted_file_is_compared_again_at_every_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("server.js");
+        std::fs::write(&script, "evil").unwrap();
+        let resolved = resolved(&[(LayerKind::User, "[mcp_servers.s]\ncommand = \"sh\"\n")]);
+        let server = &resolved.servers[&ServerName::parse("s").unwrap()];
+        let Transport::Stdio(launch) = &server.transport else { panic!() };
+        let executable = Ok(std::path::PathBuf::from("/bin/sh"));
+        let start = async |digest| {
+            let bound = [(script.clone(), digest)].into();
+            let launch = StdioLaunch { bound, executable: executable.clone(), ..launch.clone() };
+            let settings = Settings { limits: message_limits(1024) };
+            Configured { server: server.name.clone(), launch, settings }.check_trusted().await
+        };
+        let digest = crate::model::digest::Digest::of(b"trusted");
+        for then in [Some(digest), None] {
+            let Err(StartFailure::Spawn(why)) = start(then).await else { panic!("a changed file was run") };
+            assert!(why.ends_with("server.js` changed since it was trusted; run `portcullis trust`"), "{why}");
+        }
+        assert!(start(Some(crate::model::digest::Digest::of(b"evil"))).await.is_ok());
     }
 
     #[test]

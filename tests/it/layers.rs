@@ -7,7 +7,7 @@ use std::time::Duration;
 use portcullis::config::policy_keys::KindName;
 use portcullis::config::policy_ref::{ComponentError, PolicyEntry, read_component};
 use portcullis::config::server::{ResolvedServer, Transport};
-use portcullis::config::trust::{Grant, TrustStore, describe};
+use portcullis::config::trust::{Grant, TrustStore, describe, first_changed};
 use portcullis::config::{LayerState, Places, Resolved, SessionSources, load, show};
 use portcullis::model::digest::Digest;
 use portcullis::model::layer::LayerKind;
@@ -386,6 +386,24 @@ fn r7_trust_binds_every_file_that_the_layer_makes_us_use() {
     std::fs::remove_file(machine.path("home/repo/.portcullis/lists/b")).unwrap();
     std::fs::remove_file(machine.path("home/repo/server.js")).unwrap();
     assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains("server.js` went away")));
+}
+
+#[test]
+fn r7_the_launch_of_a_trusted_projects_server_carries_what_was_trusted() {
+    let machine = trusted_machine();
+    let launch = |machine: &Machine| match &machine.load().servers[&name("local")].transport {
+        Transport::Stdio(launch) => launch.clone(),
+        other => panic!("{other:?}"),
+    };
+    let before = machine.load().servers[&name("local")].launch_digest;
+    let bound = launch(&machine).bound;
+    assert_eq!(bound[&machine.path("home/repo/server.js")], Some(Digest::of(b"1")));
+    assert_eq!(first_changed(&bound), None);
+    machine.write("home/repo/server.js", "2");
+    assert!(first_changed(&bound).unwrap().contains("server.js` changed since it was trusted"));
+    machine.trust(PROJECT, Grant::default());
+    assert_eq!(first_changed(&launch(&machine).bound), None);
+    assert_ne!(before, machine.load().servers[&name("local")].launch_digest, "trusting anew does not reach the server");
 }
 
 #[test]
