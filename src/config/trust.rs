@@ -1,13 +1,13 @@
 //! Which projects the user trusts, and as what (R7).
 //!
 //! Trusting a project's layer binds its bytes and the bytes of everything that it makes us load, read or run: components,
-//! data, local scripts among a server's command and arguments. When any of them changes, appears or goes, the project
+//! data, and every file that a server's command, arguments or environment names, wherever it lies. When any of them changes, appears or goes, the project
 //! is untrusted again, and the message names the file; its last trusted copy keeps restricting, but defines nothing.
 //! Each nested project folder is trusted by itself. A project's allow and its `${VAR}` references count only as
 //! far as the user granted them (R3, R4).
 //!
-//! A folder among a server's arguments is not bound, nor what a bound script loads in turn: [`Description::unbound`]
-//! lists the former for the person who decides. Confirming that person is the command line's matter (R20).
+//! A folder that a server is given is not bound, nor the system's own programs, nor what a bound script loads in turn (and
+//! a module that is named without its path): [`Description::unbound`] lists the first two for the person who decides. Confirming that person is the command line's matter (R20).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -31,6 +31,10 @@ pub use super::trust_store::{Grant, TrustError, TrustStore, TrustedProject};
 const MAX_FILES: usize = 4096;
 /// The largest file that trust binds, in bytes.
 const MAX_BOUND: u64 = 64 * 1024 * 1024;
+/// The most texts in a layer's command lines and environments that are looked at as paths.
+const MAX_WORDS: usize = 65_536;
+/// Where the system's own programs lie; what root keeps there is not bound, so that an update needs no new trust.
+const SYSTEM_FOLDERS: [&str; 6] = ["/bin", "/lib", "/nix/store", "/opt", "/sbin", "/usr"];
 /// How deep a data folder may nest.
 const MAX_DEPTH: usize = 16;
 
@@ -60,7 +64,8 @@ pub struct Description {
     pub policies: Vec<String>,
     /// Variables of the environment that its servers name; each needs a grant.
     pub variables: BTreeSet<String>,
-    /// Folders that its servers are started with: what lies in them is not bound.
+    /// Folders that its servers are started with (what lies in them is not bound), and files outside of the project that
+    /// are not bound: root's own programs, and what is no regular file or too large.
     pub unbound: Vec<PathBuf>,
     /// What is wrong with the layer.
     pub problems: Vec<Problem>,
@@ -193,18 +198,23 @@ fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<B
     }
     for table in file.servers.values().filter_map(|entry| entry.as_ref().ok()) {
         let cwd = table.cwd.as_ref().map_or_else(|| project.to_owned(), |cwd| project.join(cwd));
+        let inside = |path: &Path| path.starts_with(project);
+        let is_inside = |path: &Path| inside(path) || path.canonicalize().is_ok_and(|real| inside(&real));
+        if !is_inside(&lexical(&cwd)) {
+            unbound.insert(lexical(&cwd));
+        }
         let command = table.command.iter().filter(|command| command.contains('/')).map(String::as_str);
         let args = table.args.iter().flatten().map(|arg| arg.as_written());
-        // `--config=file` names a file as well as `--config file` does.
-        let words = command.chain(args).flat_map(|word| [Some(word), word.split_once('=').map(|(_, value)| value)]);
-        for word in words.flatten().filter(|word| !word.is_empty()) {
+        let env = table.env.iter().flatten().map(|(_, value)| value.as_written());
+        let words: BTreeSet<&str> = command.chain(args).chain(env).flat_map(words).take(MAX_WORDS + 1).collect();
+        if words.len() > MAX_WORDS {
+            return Err(TrustError::TooMany(MAX_FILES));
+        }
+        for word in words {
             let path = lexical(&cwd.join(word));
-            let inside = |path: &Path| path.starts_with(project);
-            if !inside(&path) && !path.canonicalize().is_ok_and(|real| inside(&real)) {
-                continue;
-            }
             match path.metadata() {
                 Ok(meta) if meta.is_dir() => _ = unbound.insert(path),
+                Ok(meta) if !is_inside(&path) && !can_bind(&path, &meta) => _ = unbound.insert(path),
                 Ok(_) => _ = paths.insert(path),
                 Err(_) => {}
             }
@@ -215,6 +225,32 @@ fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<B
     }
     let files = paths.into_iter().map(|path| Ok(BoundFile { digest: digest_of(&path)?, path }));
     Ok((files.collect::<Result<_, TrustError>>()?, unbound.into_iter().collect()))
+}
+
+/// Returns what of an argument or a variable's value may name a file: the whole, its parts (`--require ./hook.js`,
+/// `./a:./b`, a line for a shell), and of each part what stands behind `=` or a glued flag (`--config=file`, `-r./hook.js`).
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let apart = |c: char| c.is_whitespace() || matches!(c, ':' | ';' | ',' | '|' | '&' | '<' | '>' | '(' | ')' | '`');
+    let parts = std::iter::once(text).chain(text.split(apart));
+    let forms = |part| {
+        let part: &str = part;
+        let glued = part.strip_prefix('-').and_then(|rest| {
+            let mut rest = rest.chars();
+            rest.next().map(|_| rest.as_str())
+        });
+        [Some(part), part.split_once('=').map(|(_, value)| value), glued]
+    };
+    let bare = |word: &str| !word.is_empty();
+    parts.flat_map(forms).flatten().map(|word| word.trim_matches(['\'', '"'])).filter(move |word| bare(word))
+}
+
+/// Whether a file outside of the project is bound.
+fn can_bind(path: &Path, meta: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let systems = SYSTEM_FOLDERS.iter().any(|folder| real.starts_with(folder));
+    let roots = meta.uid() == 0 && meta.mode() & 0o022 == 0;
+    meta.is_file() && meta.len() <= MAX_BOUND && !(systems && roots)
 }
 
 /// Collects the files below a folder; links are followed no further than the file they lead to.
