@@ -132,7 +132,7 @@ fn state(status: &LayerStatus) -> (anstyle::Style, &'static str) {
     match status.state {
         LayerState::Applied => (GOOD, "in force"),
         LayerState::Absent => (FAINT, "absent"),
-        LayerState::Untrusted => (WARN, "not trusted, ignored"),
+        LayerState::Untrusted => (WARN, "not trusted"),
         LayerState::Changed(_) => (WARN, "changed since it was trusted"),
         LayerState::Broken(_) => (BAD, "cannot be read"),
     }

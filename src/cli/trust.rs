@@ -136,8 +136,8 @@ fn explain(description: &Description) -> String {
     for variable in &description.variables {
         say("hands on", format!("${{{variable}}} of your environment"));
     }
-    for folder in &description.unbound {
-        say("not bound", format!("what lies in {}", setup::shown(folder)));
+    for path in &description.unbound {
+        say("not bound", format!("what is or lies at {}", setup::shown(path)));
     }
     for problem in &description.problems {
         say("problem", shown(&problem.to_string(), 500));

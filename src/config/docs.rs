@@ -28,7 +28,7 @@ Layers are TOML files. From the weakest to the strongest for ordinary values:
 
 Trust runs otherwise: managed, system, organisation, user, session, project. What restricts is never replaced: a less trusted
 layer may only tighten. Files must be owned by root or by you, and be writable by nobody else. An unknown key outside an
-entry makes its layer unreadable; a layer that is there and cannot be read refuses every call, unless it is a project's. A
+entry makes its layer unreadable; a layer that is there and cannot be read refuses every call, unless a project wrote it. A
 mistake inside one server or policy disables that server, or makes that policy deny what it matches.
 
 `${NAME}` in `args`, `env`, `url` and `http_headers` stands for an environment variable and is resolved when the server

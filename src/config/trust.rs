@@ -158,7 +158,7 @@ impl TrustStore {
 }
 
 /// R7: reads what trust bound once more, as just before something of it is run. Returns the first file, by path, that is
-/// not what it was, with the reason. Reads at most [`MAX_BOUND`] bytes of each file; blocks.
+/// not what it was, with the reason. Reads at most 64 MiB of each file; blocks.
 #[must_use]
 pub fn first_changed(bound: &BTreeMap<PathBuf, Option<Digest>>) -> Option<String> {
     bound.iter().find_map(|(path, then)| {

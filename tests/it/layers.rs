@@ -389,6 +389,40 @@ fn r7_trust_binds_every_file_that_the_layer_makes_us_use() {
 }
 
 #[test]
+fn r7_trust_binds_files_of_the_environment_of_glued_flags_and_outside_of_the_project() {
+    let server = |body: &str| format!("[mcp_servers.local]\n{body}\n");
+    let cases = [
+        ("home/repo/hook.js", server("command = 'node'\nenv = { NODE_OPTIONS = '--require ./hook.js' }")),
+        ("home/repo/b.py", server("command = 'node'\nenv = { X = 'a.py:b.py' }")),
+        ("home/repo/hook.js", server("command = 'node'\nargs = ['-r./hook.js', 'x']")),
+        ("home/repo/hook.js", server("command = 'sh'\nargs = ['-c', 'exec node \"./hook.js\"']")),
+        ("home/sibling.js", server("command = 'node'\nargs = ['../sibling.js']")),
+        ("out/run", server(&format!("command = './run'\ncwd = '{}'", "OUT"))),
+    ];
+    for (file, text) in cases {
+        let machine = Machine::new().with(file, "1");
+        machine.write(PROJECT, text.replace("OUT", &machine.path("out").display().to_string()));
+        machine.trust(PROJECT, Grant::default());
+        assert_eq!(machine.state(PROJECT), LayerState::Applied, "{text}");
+        machine.write(file, "2");
+        assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains(file)), "{text}");
+    }
+}
+
+#[test]
+fn r7_what_trust_cannot_bind_is_listed() {
+    let text = "[mcp_servers.local]\ncommand = '/bin/sh'\ncwd = '../out'\nargs = ['/dev/null']\n\
+        env = { PYTHONPATH = '../lib:/nowhere' }\n";
+    let machine = Machine::new().with(PROJECT, text).with("home/out/a", "").with("home/lib/a", "");
+    let unbound = describe(&machine.places, &machine.path("home/repo")).unwrap().unbound;
+    let want =
+        [PathBuf::from("/bin/sh"), PathBuf::from("/dev/null"), machine.path("home/lib"), machine.path("home/out")];
+    for path in &want {
+        assert!(unbound.contains(path), "{path:?} is not in {unbound:?}");
+    }
+}
+
+#[test]
 fn r7_the_launch_of_a_trusted_projects_server_carries_what_was_trusted() {
     let machine = trusted_machine();
     let launch = |machine: &Machine| match &machine.load().servers[&name("local")].transport {
