@@ -17,3 +17,5 @@ pub mod revision;
 pub mod text;
 pub mod tool;
 pub mod verdict;
+
+mod spelled;

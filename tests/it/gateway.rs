@@ -78,16 +78,18 @@ async fn unknown_methods_and_bad_parameters_have_their_own_codes() {
 }
 
 #[tokio::test]
-async fn the_list_keeps_every_field_but_the_name_and_drops_connector_claims() {
+async fn pitfall_4_the_list_is_the_servers_own_text_but_for_the_name_and_without_connector_claims() {
     let script = Arc::new(Script::default());
-    let odd = r#"{"zeta":{"b":1,"a":[2]},"name":"odd tool","title":"Odd","inputSchema":{"type":"object","x":true},"execution":{"taskSupport":"optional"},"_meta":{"keep":1,"connector_id":"c"}}"#;
+    let odd = r#"{ "zeta":{"b":1.50,"a":[123456789012345678901234567890]},"name" : "odd tool","title":"\u004fdd", "inputSchema":{"type":"object","x":true},"execution":{"taskSupport":"optional"},"_meta":{"keep": 1,"connector_id":"c"}}"#;
     *script.tools.lock() = vec![odd.into(), r#"{"name":"hidden","inputSchema":{"type":"object"}}"#.into()];
     let bench = Bench::with(script);
     let mut client = bench.greeted(json!({})).await;
-    let list = client.list().await;
+    client.send(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#).await;
+    let line = client.answer_text(json!(1)).await;
+    let list = serde_json::from_str::<Value>(&line).unwrap()["result"].take();
     let [name] = names(&list)[..] else { panic!("{list}") };
     let expected = odd.replace("odd tool", name).replace(r#","connector_id":"c""#, "");
-    assert_eq!(list["tools"][0].to_string(), expected);
+    assert_eq!(line, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{expected}]}}}}"#));
     assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{name}");
 }
 
