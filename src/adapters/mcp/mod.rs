@@ -13,6 +13,7 @@
 //! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
 //! | `answer` | what does a raw answer mean? |
 //! | `child`, `stderr` | how does a server's process live and end? |
+//! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
 //! | `client`, `connection` | how is a server connected, listed and called? |
 //!
 //! Does not know about policies, catalogs or names: that is the pipeline's.
@@ -25,7 +26,9 @@ pub mod transport;
 mod answer;
 mod connection;
 mod envelope;
+mod guard;
 mod line;
 mod outbox;
+mod spawn;
 mod stderr;
 mod upstream_side;

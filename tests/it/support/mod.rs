@@ -2,6 +2,7 @@
 
 pub(crate) mod gate;
 pub(crate) mod policy;
+pub(crate) mod served;
 
 use std::path::PathBuf;
 use std::process::Command;
