@@ -5,6 +5,7 @@
 pub mod approval;
 pub mod clock;
 pub mod grants;
+pub mod questions;
 pub mod recorder;
 pub mod reviewer;
 pub mod upstream;
