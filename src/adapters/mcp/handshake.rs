@@ -88,7 +88,11 @@ impl<T: Transport<RoleClient> + 'static> Opening<T> {
         })?;
         let version = service.peer().peer_info().map(|info| info.protocol_version.clone());
         match version {
-            Some(version) if ProtocolVersion::KNOWN_VERSIONS.contains(&version) => {
+            // Who shook hands in the older way cannot have agreed on a version without a handshake.
+            Some(version)
+                if ProtocolVersion::KNOWN_VERSIONS.contains(&version)
+                    && (lifecycle != Lifecycle::Legacy || version.has_initialize()) =>
+            {
                 side.shaken(if version.has_initialize() { Era::Legacy } else { Era::Modern });
             }
             other => {
