@@ -14,7 +14,12 @@
 //! | `answer` | what does a raw answer mean? |
 //! | `child`, `stderr` | how does a server's process live and end? |
 //! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
-//! | `client`, `connection` | how is a server connected, listed and called? |
+//! | `client`, `handshake` | how is a server connected, in which era? |
+//! | `connection` | how is it listed and called? |
+//! | `listen` | how are changes heard of where there is no session? |
+//! | `link`, `rounds` | how is a request sent, waited for, made again, cancelled? |
+//! | `era` | what belongs to one hop only? |
+//! | `inquiry` | whose question is it? |
 //!
 //! Does not know about policies, catalogs or names: that is the pipeline's.
 
@@ -26,9 +31,15 @@ pub mod transport;
 mod answer;
 mod connection;
 mod envelope;
+mod era;
 mod guard;
+mod handshake;
+mod inquiry;
 mod line;
+mod link;
+mod listen;
 mod outbox;
+mod rounds;
 mod spawn;
 mod stderr;
 mod upstream_side;
