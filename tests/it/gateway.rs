@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually;
-use crate::support::gate::{Bench, Client, Script, VERBATIM};
+use crate::support::gate::{Bench, Client, ERROR, Script, VERBATIM};
 
 fn names(list: &Value) -> Vec<&str> {
     list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
@@ -136,7 +136,7 @@ async fn a_changed_list_is_told_once_and_a_reconnection_that_changes_nothing_is_
 }
 
 #[tokio::test]
-async fn an_answer_passes_byte_by_byte() {
+async fn pitfall_4_an_answer_passes_byte_by_byte() {
     let bench = Bench::new(&["verbatim"]);
     let mut client = ready(&bench).await;
     client.call("1", r#"{"name":"fake__verbatim"}"#).await;
@@ -145,12 +145,11 @@ async fn an_answer_passes_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_protocol_error_keeps_code_message_and_data() {
+async fn pitfall_4_a_protocol_error_passes_byte_by_byte() {
     let bench = Bench::new(&["error"]);
     let mut client = ready(&bench).await;
     client.call("1", r#"{"name":"fake__error"}"#).await;
-    let error = client.answer(json!(1)).await["error"].take();
-    assert_eq!(error.to_string(), r#"{"code":-32042,"message":"go away","data":{"z":1,"a":[2]}}"#);
+    assert_eq!(client.answer_text(json!(1)).await, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{ERROR}}}"#));
     assert_eq!(bench.items.codes(), [Some(Code::ProtocolError)]);
 }
 
@@ -159,7 +158,7 @@ async fn r26_bad_arguments_are_refused_in_band_and_nothing_is_sent() {
     let bench = Bench::new(&["echo"]);
     let mut client = ready(&bench).await;
     let deep = format!("{}1{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
-    let bad = [r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, r#"{"a":0.10000000000000000001}"#, "[1]", "7", &deep];
+    let bad = [r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, r#"{"a":0.10000000000000000001}"#, &deep];
     for arguments in bad {
         client.call("1", &format!(r#"{{"name":"fake__echo","arguments":{arguments}}}"#)).await;
         let result = client.answer(json!(1)).await["result"].take();
@@ -172,7 +171,21 @@ async fn r26_bad_arguments_are_refused_in_band_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn arguments_null_absent_and_empty_give_the_same_answer_but_for_their_text() {
+async fn pitfall_3_arguments_that_are_no_object_are_invalid_params_and_nothing_is_sent() {
+    let bench = Bench::new(&["echo"]);
+    let mut client = ready(&bench).await;
+    for (at, arguments) in ["[1]", "7", "\"a\"", "true"].into_iter().enumerate() {
+        client.call("1", &format!(r#"{{"name":"fake__echo","arguments":{arguments}}}"#)).await;
+        let error = client.answer(json!(1)).await["error"].take();
+        assert_eq!(error["code"], -32602, "{arguments}");
+        assert!(error["message"].as_str().unwrap().contains("must be a JSON object"), "{error}");
+        assert_eq!(bench.items.completed().len(), at + 1, "R40: a pair of items for each");
+    }
+    assert!(bench.script.calls.lock().is_empty());
+}
+
+#[tokio::test]
+async fn pitfall_3_arguments_null_absent_and_empty_give_the_same_answer_but_for_their_text() {
     let bench = Bench::new(&["echo"]);
     let mut client = ready(&bench).await;
     for (member, echoed) in [("", "none"), (r#","arguments":null"#, "none"), (r#","arguments":{}"#, "{}")] {

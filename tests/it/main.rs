@@ -22,6 +22,7 @@ mod layers;
 mod lifecycle;
 mod order;
 mod seen;
+mod stdio;
 mod upstream;
 mod upstream_process;
 mod vectors;

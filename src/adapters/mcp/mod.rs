@@ -12,6 +12,7 @@
 //! | `transport` | how does rmcp read and write them? |
 //! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
 //! | `answer` | what does a raw answer mean? |
+//! | `strays` | and one that nobody waits for? |
 //! | `child`, `stderr` | how does a server's process live and end? |
 //! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
 //! | `client`, `handshake` | how is a server connected, in which era? |
@@ -42,4 +43,5 @@ mod outbox;
 mod rounds;
 mod spawn;
 mod stderr;
+mod strays;
 mod upstream_side;

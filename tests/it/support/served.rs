@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
 
 use super::PATIENCE;
 
@@ -21,6 +22,7 @@ pub(crate) struct Served {
     lines: Lines<BufReader<ChildStdout>>,
     kept: VecDeque<String>,
     stderr: Arc<Mutex<String>>,
+    errors: JoinHandle<()>,
     place: tempfile::TempDir,
 }
 
@@ -51,9 +53,10 @@ impl Served {
             .kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
-        let mut errors = child.stderr.take().unwrap();
+        let errors = child.stderr.take().unwrap();
         let stderr = Arc::new(Mutex::new(String::new()));
-        tokio::spawn({
+        let errors = tokio::spawn({
+            let mut errors = errors;
             let stderr = Arc::clone(&stderr);
             async move {
                 let mut bytes = [0; 4096];
@@ -62,7 +65,7 @@ impl Served {
                 }
             }
         });
-        Self { child, input, lines: BufReader::new(output).lines(), kept: VecDeque::new(), stderr, place }
+        Self { child, input, lines: BufReader::new(output).lines(), kept: VecDeque::new(), stderr, errors, place }
     }
 
     /// Starts it and shakes hands.
@@ -129,9 +132,18 @@ impl Served {
         self.answer(json!(tool)).await
     }
 
-    /// Ends the input and waits for the end of the process.
+    /// Returns the values of the progress notes that came since the last time, in order.
+    pub(crate) fn steps(&mut self) -> Vec<f64> {
+        let all: Vec<Value> = self.kept.drain(..).map(|line| serde_json::from_str(&line).unwrap()).collect();
+        let steps = all.iter().filter(|message| message["method"] == "notifications/progress");
+        steps.map(|message| message["params"]["progress"].as_f64().unwrap()).collect()
+    }
+
+    /// Ends the input and waits for the end of the process, and of what it writes to stderr.
     pub(crate) async fn finish(&mut self) -> std::process::ExitStatus {
         self.input = None;
-        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("serving does not end").unwrap()
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("serving does not end").unwrap();
+        tokio::time::timeout(PATIENCE, &mut self.errors).await.expect("stderr is held open").unwrap();
+        ended
     }
 }
