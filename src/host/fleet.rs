@@ -24,7 +24,7 @@ use crate::model::revision::ConnectionId;
 use crate::model::tool::ServerIdentity;
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
-use crate::ports::upstream::{Connection, Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
+use crate::ports::upstream::{Connection, Fleet as FleetPort, StartFailure, Traffic, Upstream, UpstreamLog};
 
 /// How long servers that are still starting are waited for before a list is served without them (catalog-dispatch 3.1).
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -140,6 +140,9 @@ pub struct ServerStatus {
     /// What it lists that cannot be used, and why; bounded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// How many bytes have passed over its connection, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
 }
 
 /// All servers of one host.
@@ -272,6 +275,7 @@ impl Fleet {
             state: server.state.borrow().clone(),
             tools: listed(name),
             problems: server.problems.lock().clone(),
+            traffic: server.live.lock().as_ref().and_then(Weak::upgrade).map(|connection| connection.traffic()),
         };
         self.servers.iter().map(status).collect()
     }

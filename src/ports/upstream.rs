@@ -96,6 +96,15 @@ pub struct Listing {
     pub instructions: Option<Arc<str>>,
 }
 
+/// How many bytes passed over one connection, messages and what separates them alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Traffic {
+    /// From the server.
+    pub received: u64,
+    /// To the server.
+    pub sent: u64,
+}
+
 /// One live connection.
 #[async_trait]
 pub trait Connection: Send + Sync {
@@ -104,6 +113,11 @@ pub trait Connection: Send + Sync {
 
     /// Whether requests can still be handed over.
     fn is_open(&self) -> bool;
+
+    /// Returns how many bytes have passed so far; zeros where nobody counts.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 
     /// Reads all pages of the tool list.
     ///

@@ -22,6 +22,7 @@ use super::envelope::{Envelope, Id, our_number};
 use super::era::Era;
 use super::inquiry::{Asker, Inquiries};
 use super::strays::{Stray, Strays};
+use super::traffic::Counter;
 use super::transport::{Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
 use crate::model::answerable::QuestionKind;
 use crate::model::revision::ConnectionId;
@@ -90,6 +91,7 @@ pub struct UpstreamSide {
     waiting: Mutex<HashMap<i64, Waiting>>,
     inquiries: Arc<Inquiries>,
     strays: Strays,
+    traffic: Arc<Counter>,
     /// Known once hands are shaken.
     era: OnceLock<Era>,
     server: Arc<str>,
@@ -100,8 +102,8 @@ pub struct UpstreamSide {
 impl UpstreamSide {
     pub(super) fn new(server: &str, connection: ConnectionId, events: Arc<dyn UpstreamEvents>) -> Self {
         let (waiting, inquiries) = (Mutex::default(), Arc::default());
-        let strays = Strays::default();
-        Self { waiting, inquiries, strays, era: OnceLock::new(), server: server.into(), connection, events }
+        let (strays, traffic) = (Strays::default(), Arc::default());
+        Self { waiting, inquiries, strays, traffic, era: OnceLock::new(), server: server.into(), connection, events }
     }
 
     /// Notes what hands were shaken on. The first word stays.
@@ -113,6 +115,11 @@ impl UpstreamSide {
     /// Returns the era; before hands are shaken the older one.
     pub(super) fn era(&self) -> Era {
         self.era.get().copied().unwrap_or_default()
+    }
+
+    /// Returns what counts the bytes.
+    pub(super) fn traffic(&self) -> &Arc<Counter> {
+        &self.traffic
     }
 
     /// Returns the name of the server.
