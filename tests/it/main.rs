@@ -21,6 +21,7 @@ mod isolation;
 mod layers;
 mod lifecycle;
 mod order;
+mod questions;
 mod seen;
 mod upstream;
 mod upstream_process;
