@@ -22,6 +22,7 @@ mod layers;
 mod lifecycle;
 mod order;
 mod questions;
+mod relay;
 mod seen;
 mod upstream;
 mod upstream_process;

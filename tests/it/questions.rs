@@ -89,8 +89,8 @@ impl Questions for Client {
 }
 
 /// A host with one server, `far`, that the test plays.
-struct Stage {
-    house: House,
+pub(crate) struct Stage {
+    pub(crate) house: House,
     ends: FarEnds,
 }
 
@@ -106,12 +106,12 @@ impl Stage {
         Self { house: House::under(policies, specs, BTreeMap::new()), ends }
     }
 
-    fn new(lifecycle: Lifecycle) -> Self {
+    pub(crate) fn new(lifecycle: Lifecycle) -> Self {
         Self::under(&Policies::open(&["far"]), lifecycle, Sharing::Process)
     }
 
     /// Serves the connection that lists.
-    async fn served(&mut self) -> FarEnd {
+    pub(crate) async fn served(&mut self) -> FarEnd {
         let far = self.ends.served(&["t", "u"]).await;
         self.house.lists(&["far/t", "far/u"]).await;
         far
