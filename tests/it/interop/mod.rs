@@ -76,9 +76,8 @@ async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient)
         let client = match server.over {
             Over::Stdio => RawClient::start(place.server(&launches[0])),
             Over::Http => {
-                listening.extend(launches.iter().map(|launch| listen(place.server(launch))));
-                for port in ports {
-                    eventually("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok()).await;
+                for (launch, port) in launches.iter().zip(ports) {
+                    listening.push(listen(place.server(launch), port).await);
                 }
                 RawClient::http(url(ports[0]))
             }
@@ -125,9 +124,12 @@ fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-fn listen(mut command: Command) -> Child {
+/// Starts a server that listens, and waits until it does.
+async fn listen(mut command: Command, port: u16) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    eventually("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok()).await;
+    child
 }
 
 /// The name of a tool behind the gateway.
@@ -276,5 +278,30 @@ async fn every_server_behind_the_gateway_is_byte_for_byte_what_it_is_directly() 
         for mut child in direct.listening {
             child.kill().await.unwrap();
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_of_this_test_sees_the_same_server_over_stdio_and_over_http() {
+    let Some(installed) = Installed::with(&NEEDED) else { return };
+    let place = Place(tempfile::tempdir().unwrap());
+    fs::create_dir_all(place.path("home")).unwrap();
+    for (kind, call, arguments) in
+        [("everything", "get-sum", r#"{"a":1.50,"b":2}"#), ("fast", "weather", r#"{"place":"x"}"#)]
+    {
+        let [over_stdio, over_http] = [Over::Stdio, Over::Http].map(|over| Server { name: kind, kind, over });
+        let port = free_port();
+        let mut pipes = RawClient::start(place.server(&over_stdio.prepare(&installed, &place.path("stdio"), 0)));
+        let mut server = listen(place.server(&over_http.prepare(&installed, &place.path("http"), port)), port).await;
+        let mut http = RawClient::http(url(port));
+        pipes.initialize(&json!({})).await;
+        http.initialize(&json!({})).await;
+        assert_eq!(pipes.call(call, arguments).await, http.call(call, arguments).await);
+        let shared = |tools: Vec<Definition>| tools.into_iter().filter(|tool| tool.name() == call).collect::<Vec<_>>();
+        let (listed, over_http) = (shared(pipes.tools().await), shared(http.tools().await));
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed, over_http);
+        pipes.end().await;
+        server.kill().await.unwrap();
     }
 }
