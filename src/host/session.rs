@@ -72,6 +72,12 @@ impl SessionCall {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.host.fleet().session_ended(&self.caller.session);
+    }
+}
+
 impl Session {
     pub(super) fn new(host: Arc<Host>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Self {
         Self { host, caller, reviewer, served: Mutex::default() }
@@ -139,7 +145,7 @@ impl Session {
         // Its server may be starting still, or be worth another start. Only waiting depends on the spelling, never routing.
         for server in self.host.fleet().absent() {
             if name.starts_with(&server.as_str().replace('-', "_")) {
-                self.host.fleet().await_ready(&server).await;
+                self.host.fleet().await_ready(&server, &self.caller).await;
             }
         }
         Ok(find().unwrap_or(unresolved))

@@ -3,6 +3,7 @@
 //! No input or output, no async, no wasmtime and no rmcp; nothing here uses another part of this crate.
 
 pub mod answer;
+pub mod answerable;
 pub mod arguments;
 pub mod caller;
 pub mod decision;
@@ -14,6 +15,7 @@ pub mod name;
 pub mod outcome;
 pub mod posture;
 pub mod revision;
+pub mod secret;
 pub mod text;
 pub mod tool;
 pub mod verdict;

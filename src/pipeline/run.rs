@@ -194,7 +194,10 @@ impl<'p> Call<'p> {
         let connection = Arc::clone(&lease.approved().prepared().server().connection);
         let progress = self.request.progress.take();
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
-        let handed = call::hand_over(lease, &self.request.id, &self.request.turn, progress, grants, recorder, record);
+        let request = &self.request;
+        let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
+        let with = call::With { id, caller, turn, progress, questions: None };
+        let handed = call::hand_over(lease, with, grants, recorder, record);
         let answered = match handed.await {
             Ok(sent) => {
                 if let Some(started) = &mut self.started {
@@ -233,7 +236,7 @@ impl<'p> Call<'p> {
             return Err(Box::new(refused(target, &refusals)));
         }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
-        await_ready::await_ready(&*self.pipeline.fleet, &reference.server).await;
+        await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller).await;
         let prepared = prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen);
         prepared.map_err(|unprepared| self.unprepared(unprepared))
     }

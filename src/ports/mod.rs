@@ -4,7 +4,9 @@
 
 pub mod approval;
 pub mod clock;
+pub mod credentials;
 pub mod grants;
+pub mod questions;
 pub mod recorder;
 pub mod reviewer;
 pub mod upstream;

@@ -8,12 +8,14 @@ use tokio::time::Instant;
 use super::barrier::Lease;
 use super::meta::{TurnInfo, request_meta};
 use crate::model::answer::Answer;
+use crate::model::caller::Caller;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::text;
 use crate::ports::grants::{Grant, Grants, NotRemembered};
+use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
-use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink};
+use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink, Unanswered};
 
 /// A request that was handed over. Dropping it tells the upstream that it is cancelled.
 pub struct Sent {
@@ -30,6 +32,20 @@ pub struct Raw {
     target: Target,
 }
 
+/// What belongs to a call besides what was approved.
+pub struct With<'a> {
+    /// Its id.
+    pub id: &'a CallId,
+    /// Who calls.
+    pub caller: &'a Caller,
+    /// Its turn.
+    pub turn: &'a TurnInfo,
+    /// Where progress goes, if it is wanted.
+    pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Who answers what the server asks meanwhile.
+    pub questions: Option<Arc<dyn Questions>>,
+}
+
 /// Everything that happens under the lease, and the hand-over.
 ///
 /// In this order: metadata, the grant is kept, the decision is recorded, the lease is spent, the request goes to the
@@ -39,9 +55,7 @@ pub struct Raw {
 /// A [`Failure`]: stale, not recorded, or not sent. Nothing has reached the upstream.
 pub async fn hand_over(
     lease: Lease,
-    call: &CallId,
-    turn: &TurnInfo,
-    progress: Option<Arc<dyn ProgressSink>>,
+    with: With<'_>,
     grants: &dyn Grants,
     recorder: &dyn Recorder,
     mut record: DecisionRecord,
@@ -52,8 +66,10 @@ pub async fn hand_over(
     let outgoing = OutgoingCall {
         tool: prepared.tool().definition.name().clone(),
         arguments: prepared.arguments().object().cloned(),
-        meta: request_meta(call, prepared, turn),
-        progress,
+        meta: request_meta(with.id, prepared, with.turn),
+        progress: with.progress,
+        caller: with.caller.clone(),
+        questions: with.questions,
     };
     let (kept, not_kept) = Kept::keep(grants, approved.grant());
     if let (Some(error), Consent::Agreed { not_remembered, .. }) = (not_kept, &mut record.consent) {
@@ -128,13 +144,7 @@ impl Sent {
         let answered = tokio::time::timeout_at(self.at + self.timeout, self.in_flight.answer()).await;
         match answered {
             Ok(Ok(answer)) => Ok(Raw { answer, target: self.target }),
-            Ok(Err(lost)) => {
-                let message = format!(
-                    "tool call error: tool call failed for `{}`: the connection was lost; the call may have run",
-                    shown(&self.target)
-                );
-                Err(Box::new(Failure::new(Stage::Call, Code::Ambiguous, message).detail(lost.to_string())))
-            }
+            Ok(Err(unanswered)) => Err(Box::new(failure(&self.target, &unanswered))),
             Err(_elapsed) => {
                 let message = format!(
                     "tool call error: tool call failed for `{}`: timed out awaiting tools/call after {}; the call may have run",
@@ -146,6 +156,19 @@ impl Sent {
             }
         }
     }
+}
+
+/// What a call without an answer has come to.
+fn failure(target: &Target, unanswered: &Unanswered) -> Failure {
+    let (code, what) = match unanswered {
+        Unanswered::Lost(_) => (Code::Ambiguous, "the connection was lost; the call may have run"),
+        Unanswered::NotSent(_) => (Code::NotSent, "it was not sent"),
+        Unanswered::Question(_) => {
+            (Code::QuestionRefused, "the server asked what could not be answered; it may have run in part")
+        }
+    };
+    let message = format!("tool call error: tool call failed for `{}`: {what}", shown(target));
+    Failure::new(Stage::Call, code, message).detail(unanswered.to_string())
 }
 
 impl Raw {
