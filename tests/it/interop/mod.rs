@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -23,9 +23,11 @@ use crate::support::installed::Installed;
 use crate::support::raw_client::{Definition, RawClient, Reply};
 use crate::support::{PATIENCE, eventually, family, runs};
 
-/// What the gateway declares to its servers: what a server lists may depend on it.
-fn declared_to_servers() -> Value {
-    json!({})
+/// What every client declares: just what the gateway declares to its servers, for what they list may depend on it.
+fn declared() -> Value {
+    json!({
+        "roots": {}, "sampling": { "tools": {}, "context": {} }, "elicitation": { "form": {}, "url": {} },
+    })
 }
 
 /// The folders of one run.
@@ -59,6 +61,8 @@ struct Direct {
     tools: Vec<Definition>,
     /// The folders of its state: the direct side's and the gateway's.
     folders: [PathBuf; 2],
+    /// Where it listens, likewise, if it does.
+    ports: [u16; 2],
     /// Servers over HTTP run by themselves.
     listening: Vec<Child>,
 }
@@ -82,7 +86,7 @@ async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient)
                 RawClient::http(url(ports[0]))
             }
         };
-        directs.push(Direct { server, client, tools: Vec::new(), folders, listening });
+        directs.push(Direct { server, client, tools: Vec::new(), folders, ports, listening });
     }
     let user = place.path("config/portcullis");
     fs::create_dir_all(&user).unwrap();
@@ -92,9 +96,9 @@ async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient)
     let mut gateway = place.command(env!("CARGO_BIN_EXE_portcullis"));
     gateway.arg("serve").env("XDG_CONFIG_HOME", place.path("config")).env("XDG_STATE_HOME", place.path("state"));
     let mut gateway = RawClient::start(gateway);
-    gateway.initialize(&json!({})).await;
+    gateway.initialize(&declared()).await;
     futures::future::join_all(directs.iter_mut().map(|direct| async {
-        direct.client.initialize(&declared_to_servers()).await;
+        direct.client.initialize(&declared()).await;
     }))
     .await;
     (directs, gateway)
@@ -186,8 +190,12 @@ async fn compare(
     let [ours, theirs] = [0, 1].map(|side| arguments.replace("{folder}", direct.folders[side].to_str().unwrap()));
     let name = flat(direct.server, tool);
     let (answer, through) = tokio::join!(direct.client.call(tool, &ours), gateway.call(&name, &theirs));
-    let plain = |reply: &Reply, folder: &Path| reply.text().replace(folder.to_str().unwrap(), "{folder}");
-    let [mut answer_text, mut through_text] = [plain(&answer, &direct.folders[0]), plain(&through, &direct.folders[1])];
+    let plain = |reply: &Reply, side: usize| {
+        let text = reply.text().replace(direct.folders[side].to_str().unwrap(), "{folder}");
+        // The one thing that two servers on one machine cannot share.
+        if direct.server.over == Over::Http { text.replace(&direct.ports[side].to_string(), "{port}") } else { text }
+    };
+    let [mut answer_text, mut through_text] = [plain(&answer, 0), plain(&through, 1)];
     for varies in varies {
         let Some(text) = varies.taken_out(&through_text) else {
             return Some(format!("{name}: {varies:?} is not in the answer: {through_text}"));
@@ -294,14 +302,14 @@ async fn the_client_of_this_test_sees_the_same_server_over_stdio_and_over_http()
         let mut pipes = RawClient::start(place.server(&over_stdio.prepare(&installed, &place.path("stdio"), 0)));
         let mut server = listen(place.server(&over_http.prepare(&installed, &place.path("http"), port)), port).await;
         let mut http = RawClient::http(url(port));
-        pipes.initialize(&json!({})).await;
-        http.initialize(&json!({})).await;
+        pipes.initialize(&declared()).await;
+        http.initialize(&declared()).await;
         assert_eq!(pipes.call(call, arguments).await, http.call(call, arguments).await);
         let shared = |tools: Vec<Definition>| tools.into_iter().filter(|tool| tool.name() == call).collect::<Vec<_>>();
         let (listed, over_http) = (shared(pipes.tools().await), shared(http.tools().await));
         assert_eq!(listed.len(), 1);
         assert_eq!(listed, over_http);
-        pipes.end().await;
+        drop(pipes);
         server.kill().await.unwrap();
     }
 }

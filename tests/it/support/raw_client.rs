@@ -1,8 +1,7 @@
 //! An MCP client that keeps the raw text of every answer, over a child's pipes or over HTTP.
 //!
 //! It shares no code with what it tests: messages are cut with `serde_json`'s raw values, and nothing in them is
-//! interpreted but `id` and `method`. It takes part in nothing: a server's own requests get "method not found", but for
-//! `ping`.
+//! interpreted but `id` and `method`. Over pipes it answers a server's questions, always in the same way.
 
 use std::collections::BTreeMap;
 use std::process::{ExitStatus, Stdio};
@@ -128,8 +127,7 @@ impl RawClient {
             let line = self.line().await;
             let Ok(message) = serde_json::from_str::<Message<'_>>(&line) else { continue };
             match (message.method.as_deref(), message.id) {
-                (Some("ping"), Some(id)) => self.answer(id, r#""result":{}"#).await,
-                (Some(_), Some(id)) => self.answer(id, r#""error":{"code":-32601,"message":"no"}"#).await,
+                (Some(question), Some(id)) => self.answer(id, answer_to(question)).await,
                 _ => {}
             }
             if let Some(reply) = reply(&message, id) {
@@ -217,6 +215,19 @@ impl RawClient {
                 Some(text)
             }
         }
+    }
+}
+
+/// What this client says to a question of a server.
+fn answer_to(question: &str) -> &'static str {
+    match question {
+        "ping" => r#""result":{}"#,
+        "roots/list" => r#""result":{"roots":[{"uri":"file:///nowhere","name":"nowhere"}]}"#,
+        "elicitation/create" => r#""result":{"action":"decline"}"#,
+        "sampling/createMessage" => {
+            r#""result":{"role":"assistant","content":{"type":"text","text":"said"},"model":"none","stopReason":"endTurn"}"#
+        }
+        _ => r#""error":{"code":-32601,"message":"not offered"}"#,
     }
 }
 
