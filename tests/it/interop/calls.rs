@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::servers::{Over, Server};
+
 /// What of an answer is different at every call, by the nature of the tool.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Varies {
@@ -46,6 +48,8 @@ const TIMES_OF_A_FILE: &[Varies] = &[
 const SESSION: &[Varies] = &[Varies::Value { after: "for session ", until: " " }];
 /// The same at the end of the text.
 const LAST_SESSION: &[Varies] = &[Varies::Value { after: "for session ", until: "\"" }];
+/// The id that a server makes up for its question.
+const ELICITATION: &[Varies] = &[Varies::Value { after: "Elicitation ID: ", until: ")" }];
 /// The server tells everything that it was sent: the request has an identity of the gateway's besides.
 const REQUEST_IDENTITY: &[Varies] = &[Varies::Added { from: r#",\"_meta\":{\"callId\":"#, to: "}" }];
 
@@ -72,6 +76,8 @@ pub(super) const CALLS: &[Call] = &[
     varying("everything", "toggle-subscriber-updates", "{}", SESSION),
     varying("everything", "toggle-subscriber-updates", "{}", LAST_SESSION),
     call("everything", "trigger-long-running-operation", r#"{"duration":0.01,"steps":2}"#),
+    call("everything", "trigger-sampling-request", r#"{"prompt":"say it","maxTokens":10}"#),
+    varying("everything", "trigger-url-elicitation", r#"{"url":"https://example.org/"}"#, ELICITATION),
     call("filesystem", "read_text_file", r#"{"path":"{folder}/lines.txt"}"#),
     call("filesystem", "read_text_file", r#"{"path":"{folder}/lines.txt","tail":2}"#),
     call("filesystem", "read_text_file", r#"{"path":"{folder}/missing.txt"}"#),
@@ -163,8 +169,12 @@ pub(super) const CALLS: &[Call] = &[
 pub(super) const NOT_CALLED: &[(&str, &str, &str)] =
     &[("fetch", "fetch", "needs the network"), ("ours", "hang", "answers nothing"), ("ours", "die", "ends its server")];
 
-/// Tools whose call asks its client. Not called while the gateway has no questions of servers.
-pub(super) const ASKS_ITS_CLIENT: &[(&str, &str)] = &[
+/// Whether the gateway relays the questions of a server to the client of the call. While it does not, tools that ask are
+/// not called.
+const RELAYS_QUESTIONS: bool = false;
+
+/// Tools whose call asks its client. Over HTTP they are not called: the client of this test answers over pipes only.
+const ASKS_ITS_CLIENT: &[(&str, &str)] = &[
     ("everything", "get-roots-list"),
     ("everything", "trigger-elicitation-request"),
     ("everything", "trigger-elicitation-request-async"),
@@ -174,9 +184,10 @@ pub(super) const ASKS_ITS_CLIENT: &[(&str, &str)] = &[
 ];
 
 /// Why a tool is not called.
-pub(super) fn why_not(kind: &str, tool: &str) -> Option<&'static str> {
-    let told = NOT_CALLED.iter().find(|entry| (entry.0, entry.1) == (kind, tool)).map(|entry| entry.2);
-    told.or_else(|| ASKS_ITS_CLIENT.contains(&(kind, tool)).then_some("asks its client"))
+pub(super) fn why_not(server: Server, tool: &str) -> Option<&'static str> {
+    let told = NOT_CALLED.iter().find(|entry| (entry.0, entry.1) == (server.kind, tool)).map(|entry| entry.2);
+    let asks = || ASKS_ITS_CLIENT.contains(&(server.kind, tool)) && !(RELAYS_QUESTIONS && server.over == Over::Stdio);
+    told.or_else(|| asks().then_some("asks its client"))
 }
 
 /// Makes arguments that a schema takes: what it requires, and nothing else.
