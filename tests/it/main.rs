@@ -17,6 +17,8 @@ mod consent;
 mod fleet;
 mod gateway;
 mod gateway_asks;
+mod inspector;
+mod interop;
 mod isolation;
 mod layers;
 mod lifecycle;
