@@ -14,6 +14,7 @@ pub mod name;
 pub mod outcome;
 pub mod posture;
 pub mod revision;
+pub mod secret;
 pub mod text;
 pub mod tool;
 pub mod verdict;

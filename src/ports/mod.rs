@@ -4,6 +4,7 @@
 
 pub mod approval;
 pub mod clock;
+pub mod credentials;
 pub mod grants;
 pub mod recorder;
 pub mod reviewer;
