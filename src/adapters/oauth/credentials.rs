@@ -123,7 +123,9 @@ impl Inner {
     async fn renew(&self, old: &Secret, before: u64) -> Result<Option<Secret>, NoCredential> {
         let mut renewals = self.renewals.lock().await;
         // One that failed while this one waited would fail again; if it went well, the file says so.
-        if self.ended() > before && let Some(Err(error)) = &renewals.last {
+        if self.ended() > before
+            && let Some(Err(error)) = &renewals.last
+        {
             return Err(error.clone());
         }
         let outcome = self.renew_alone(old).await;

@@ -216,7 +216,8 @@ mod tests {
     }
 
     fn tokens(life: Option<u64>) -> Tokens {
-        let answer = json!({ "access_token": "hush", "token_type": "bearer", "expires_in": life, "refresh_token": "hush2" });
+        let answer =
+            json!({ "access_token": "hush", "token_type": "bearer", "expires_in": life, "refresh_token": "hush2" });
         Tokens::parse(answer, &["a".to_owned()], at(1000)).unwrap()
     }
 

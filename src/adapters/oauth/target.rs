@@ -67,14 +67,25 @@ impl Target {
     /// [`NoOauth`]: its requests are none of this adapter's.
     pub fn of(server: &ResolvedServer, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, NoOauth> {
         let name = || server.name.clone();
+        if let Transport::Http(http) = &server.transport {
+            if let Some(key) = own_token(http) {
+                return Err(NoOauth::OwnToken { server: name(), key });
+            }
+            match http.auth {
+                Auth::Oauth => {}
+                Auth::Chatgpt => return Err(NoOauth::OtherAuth(name())),
+            }
+        }
+        Self::to_forget(server, lookup)
+    }
+
+    /// Checks a server that is only to be logged out of: what else the configuration says by now does not matter.
+    ///
+    /// # Errors
+    /// [`NoOauth`]: there can be no login.
+    pub fn to_forget(server: &ResolvedServer, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, NoOauth> {
+        let name = || server.name.clone();
         let Transport::Http(http) = &server.transport else { return Err(NoOauth::NotHttp(name())) };
-        if let Some(key) = own_token(http) {
-            return Err(NoOauth::OwnToken { server: name(), key });
-        }
-        match http.auth {
-            Auth::Oauth => {}
-            Auth::Chatgpt => return Err(NoOauth::OtherAuth(name())),
-        }
         let text = http.url.resolve(lookup).map_err(|source| NoOauth::Variable { server: name(), source })?;
         let bad = |why| NoOauth::Url { server: name(), why };
         let mut url = Url::parse(&text).map_err(|_| bad("is no URL"))?;
@@ -82,7 +93,9 @@ impl Target {
             return Err(bad("holds a name or password, which are not used with OAuth"));
         }
         if !is_safe(&url) {
-            return Err(bad("must begin with https:// (or http:// on this machine), or a token could be read on its way"));
+            return Err(bad(
+                "must begin with https:// (or http:// on this machine), or a token could be read on its way",
+            ));
         }
         url.set_fragment(None);
         Ok(Self {
@@ -162,10 +175,14 @@ mod tests {
 
     #[test]
     fn tokens_go_over_https_or_stay_on_this_machine() {
-        for good in ["https://a.example/mcp", "http://127.0.0.1:1/mcp", "http://localhost", "http://[::1]/", "https://${HOST}"] {
+        for good in
+            ["https://a.example/mcp", "http://127.0.0.1:1/mcp", "http://localhost", "http://[::1]/", "https://${HOST}"]
+        {
             assert!(target(&format!("url = {good:?}")).is_ok(), "{good}");
         }
-        for bad in ["http://a.example", "http://127.0.0.1.evil.example", "ftp://localhost", "https://u:p@a.example", "a"] {
+        for bad in
+            ["http://a.example", "http://127.0.0.1.evil.example", "ftp://localhost", "https://u:p@a.example", "a"]
+        {
             assert!(matches!(target(&format!("url = {bad:?}")), Err(NoOauth::Url { .. })), "{bad}");
         }
     }
