@@ -20,6 +20,7 @@ mod gateway_asks;
 mod isolation;
 mod layers;
 mod lifecycle;
+mod oauth;
 mod order;
 mod seen;
 mod upstream;
