@@ -4,7 +4,6 @@ use std::sync::Once;
 
 /// Returns a builder for clients. The one place that decides who does the cryptography, once for the process; what an
 /// embedder has installed before stays.
-#[must_use]
 pub fn client_builder() -> reqwest::ClientBuilder {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

@@ -232,3 +232,65 @@ fn credentials(record: &Record, refresh: &Secret) -> Result<StoredCredentials, A
         .map_err(|_| AuthError::InternalError("the stored tokens have no form".to_owned()))?;
     Ok(StoredCredentials::new(record.client.id.clone(), Some(tokens), record.tokens.scopes.clone(), None))
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::super::http::Http;
+    use super::super::record::{Client, Issuer};
+    use super::*;
+    use crate::model::caller::Caller;
+    use crate::model::name::ServerName;
+    use crate::model::tool::ServerIdentity;
+    use crate::ports::clock::Clock;
+
+    struct Now;
+
+    impl Clock for Now {
+        fn now(&self) -> Timestamp {
+            Timestamp::UNIX_EPOCH
+        }
+    }
+
+    /// A client that fails before anything is sent: what is tested here is who asks.
+    fn broken() -> reqwest::ClientBuilder {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        reqwest::Client::builder().local_address(std::net::IpAddr::from([192, 0, 2, 1]))
+    }
+
+    fn record(target: &Target, access: &str, life: u64) -> Record {
+        let answer =
+            json!({ "access_token": access, "token_type": "bearer", "expires_in": life, "refresh_token": "r" });
+        let tokens = Tokens::parse(answer, &[], Timestamp::UNIX_EPOCH).unwrap();
+        let token_endpoint = "http://127.0.0.1:9/token".to_owned();
+        let issuer = Issuer { issuer: "i".into(), token_endpoint, revocation_endpoint: None, secret_in_body: false };
+        Record::new(target, "r".to_owned(), Client { id: "c".to_owned(), secret: None }, issuer, tokens)
+    }
+
+    #[tokio::test]
+    async fn who_waited_for_a_renewal_that_failed_shares_its_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Target {
+            server: ServerName::parse("s").unwrap(),
+            identity: ServerIdentity(crate::model::digest::Digest::of(b"")),
+            url: url::Url::parse("http://127.0.0.1:9/").unwrap(),
+            resource: None,
+            client_id: None,
+            scopes: None,
+        };
+        let user = rustix::process::getuid().as_raw();
+        let logins = Logins::new(dir.path(), user, &Caller::local("ada"), Http::new(broken), Arc::new(Now));
+        let credentials = OauthCredentials::new(logins, target.clone());
+        let inner = &credentials.0;
+        let keep = async |record| inner.keep(record, inner.slot.lock().await.unwrap()).await.unwrap();
+        keep(record(&target, "old", 0)).await;
+        let old = Secret::new("old");
+        let failed = inner.renew(&old, 0).await.unwrap_err();
+        assert!(matches!(failed, NoCredential::Unavailable { .. }), "{failed}");
+        // By now a renewal would go well; who began before the failure does not ask, who came after it does.
+        keep(record(&target, "new", 3600)).await;
+        assert_eq!(inner.renew(&old, 0).await.unwrap_err(), failed);
+        assert_eq!(inner.renew(&old, 1).await.unwrap().unwrap().expose(), "new");
+    }
+}

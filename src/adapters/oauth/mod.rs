@@ -28,8 +28,10 @@ use store::Slot;
 pub use store::StoreError;
 pub use target::{NoOauth, Target};
 
+use crate::config::server::ResolvedServer;
 use crate::model::caller::{Caller, Principal, TenantId};
 use crate::ports::clock::Clock;
+use crate::ports::credentials::Credentials;
 
 /// The logins of one principal: where they are kept, and how authorisation servers are talked to.
 #[derive(Clone)]
@@ -54,6 +56,18 @@ impl Logins {
     #[must_use]
     pub fn credentials(&self, target: Target) -> OauthCredentials {
         OauthCredentials::new(self.clone(), target)
+    }
+
+    /// Returns what gives tokens to a server's transport, or `None` if its requests go without tokens of ours: another
+    /// token is configured, or the URL is no place to send one to. `lookup` resolves the variables of the URL.
+    #[must_use]
+    pub fn credentials_of(
+        &self,
+        server: &ResolvedServer,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Arc<dyn Credentials>> {
+        let target = Target::of(server, lookup).ok()?;
+        Some(Arc::new(self.credentials(target)))
     }
 
     fn slot(&self, target: &Target) -> Slot {

@@ -139,28 +139,32 @@ impl Slot {
 
     /// Replaces the login whole.
     pub(super) fn write(&self, record: &Record, _held: &Lock) -> Result<(), StoreError> {
-        let fresh = self.file.with_extension(format!("{}.new", uuid::Uuid::new_v4().simple()));
+        let fresh = self.fresh();
         let written = (|| {
             let bytes = record.to_bytes()?;
+            // Whoever left it there did not live to rename it: the lock is ours.
+            remove(&fresh)?;
             let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&fresh)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
             std::fs::rename(&fresh, &self.file)
         })();
         written.map_err(|source| {
-            // It may not exist; the error that counts is the first.
-            let _ = std::fs::remove_file(&fresh);
+            // The error that counts is the first.
+            let _ = remove(&fresh);
             StoreError::Write { path: self.file.clone(), source }
         })
     }
 
     /// Removes the login, whatever is in it; returns whether there was one.
     pub(super) fn remove(&self, _held: &Lock) -> Result<bool, StoreError> {
-        match std::fs::remove_file(&self.file) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(StoreError::Write { path: self.file.clone(), source }),
-        }
+        let removed = remove(&self.fresh()).and_then(|_| remove(&self.file));
+        removed.map_err(|source| StoreError::Write { path: self.file.clone(), source })
+    }
+
+    /// Where a login is written before it is in force.
+    fn fresh(&self) -> PathBuf {
+        self.file.with_extension("new")
     }
 
     /// Whether there is a login, readable or not.
@@ -185,6 +189,15 @@ impl Slot {
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
+    }
+}
+
+/// Removes a file; returns whether it existed.
+fn remove(path: &Path) -> io::Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Quirks {
     pub metadata: Value,
     /// Who the resource says gives tokens.
     pub authorization_server: Option<String>,
+    /// The resource says nothing about itself; its origin is the authorisation server.
+    pub silent_resource: bool,
     /// The `iss` of the redirect.
     pub iss: Option<&'static str>,
     /// The error of the redirect.
@@ -67,18 +69,25 @@ impl AuthServer {
     pub(crate) async fn start(quirks: Quirks) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let shared: Shared = Arc::new((origin, Mutex::new(Seen { quirks, ..Seen::default() })));
-        let router = Router::new()
-            .route("/mcp", get(resource))
-            .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
-            .route("/.well-known/oauth-authorization-server", get(metadata))
-            .route("/register", post(register))
-            .route("/authorize", get(authorize))
-            .route("/token", post(token))
-            .route("/revoke", post(revoke))
-            .with_state(Arc::clone(&shared));
+        let (shared, router) = router(origin, quirks);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { shared, task }
+    }
+
+    /// The same over TLS, and the certificate that vouches for it.
+    pub(crate) async fn start_secure(quirks: Quirks) -> (Self, reqwest::Certificate) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let root = reqwest::Certificate::from_der(made.cert.der()).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key);
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config.unwrap()));
+        let (shared, router) = router(origin, quirks);
+        let task = tokio::spawn(async move { axum::serve(Secure { listener, acceptor }, router).await.unwrap() });
+        (Self { shared, task }, root)
     }
 
     pub(crate) fn url(&self) -> String {
@@ -129,11 +138,52 @@ impl AuthServer {
     }
 }
 
+/// Accepts over TLS; who does not speak it is turned away.
+struct Secure {
+    listener: tokio::net::TcpListener,
+    acceptor: tokio_rustls::TlsAcceptor,
+}
+
+impl axum::serve::Listener for Secure {
+    type Io = tokio_rustls::server::TlsStream<tokio::net::TcpStream>;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = self.listener.accept().await.unwrap();
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+fn router(origin: String, quirks: Quirks) -> (Shared, Router) {
+    let shared: Shared = Arc::new((origin, Mutex::new(Seen { quirks, ..Seen::default() })));
+    let router = Router::new()
+        .route("/mcp", get(resource))
+        .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
+        .route("/.well-known/oauth-authorization-server", get(metadata))
+        .route("/register", post(register))
+        .route("/authorize", get(authorize))
+        .route("/token", post(token))
+        .route("/revoke", post(revoke))
+        .with_state(Arc::clone(&shared));
+    (shared, router)
+}
+
 async fn resource(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let good = shared.1.lock().access.as_ref().map(|token| format!("Bearer {token}"));
     if good.is_some() && given == good.as_deref() {
         return "hello".into_response();
+    }
+    if shared.1.lock().quirks.silent_resource {
+        return StatusCode::UNAUTHORIZED.into_response();
     }
     let challenge = format!(
         "Bearer resource_metadata=\"{}/.well-known/oauth-protected-resource/mcp\", scope=\"tools:call\"",
@@ -142,13 +192,18 @@ async fn resource(State(shared): State<Shared>, headers: HeaderMap) -> Response 
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
 }
 
-async fn resource_metadata(State(shared): State<Shared>) -> Json<Value> {
-    let by = shared.1.lock().quirks.authorization_server.clone().unwrap_or_else(|| shared.0.clone());
-    Json(json!({
+async fn resource_metadata(State(shared): State<Shared>) -> Response {
+    let quirks = shared.1.lock().quirks.clone();
+    if quirks.silent_resource {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    let by = quirks.authorization_server.unwrap_or_else(|| shared.0.clone());
+    let metadata = json!({
         "resource": format!("{}/mcp", shared.0),
         "authorization_servers": [by],
         "scopes_supported": ["tools:call", "tools:admin"],
-    }))
+    });
+    Json(metadata).into_response()
 }
 
 async fn metadata(State(shared): State<Shared>) -> Json<Value> {
