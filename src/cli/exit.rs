@@ -58,6 +58,7 @@ impl Exit {
             | Code::DuplicateId
             | Code::RecordFailed
             | Code::Timeout
+            | Code::QuestionRefused
             | Code::Ambiguous
             | Code::Cancelled
             | Code::Internal => Self::Failed,

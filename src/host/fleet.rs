@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::supervise::{self, Supervised};
+use crate::model::caller::{Caller, SessionId};
 use crate::model::digest::Digest;
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::revision::ConnectionId;
@@ -311,7 +312,7 @@ impl Server {
 
 #[async_trait]
 impl FleetPort for Fleet {
-    async fn await_ready(&self, name: &ServerName) {
+    async fn await_ready(&self, name: &ServerName, caller: &Caller) {
         let Some(server) = self.servers.get(name) else { return };
         let live = server.live.lock().as_ref().and_then(Weak::upgrade);
         if let Some(connection) = live.filter(|connection| !connection.is_open()) {
@@ -329,7 +330,24 @@ impl FleetPort for Fleet {
         let mut state = server.state.subscribe();
         // Connecting and listing are each bounded by the startup timeout in the task; this is the bound of the wait.
         let bound = server.startup_timeout.saturating_mul(2);
-        let _settled = tokio::time::timeout(bound, state.wait_for(ServerState::is_settled)).await;
+        // What it guards is let go of before the next wait.
+        drop(tokio::time::timeout(bound, state.wait_for(ServerState::is_settled)).await);
+        let live = server.live.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(connection) = live.filter(|connection| connection.is_open()) {
+            let deadline = Instant::now() + server.startup_timeout;
+            if let Err(failure) = connection.ready_for(caller, deadline).await {
+                // The hand-over will say that there is none.
+                tracing::warn!(server = %name, %failure, "no connection of the caller's own");
+            }
+        }
+    }
+
+    fn session_ended(&self, session: &SessionId) {
+        for server in self.servers.values() {
+            if let Some(connection) = server.live.lock().as_ref().and_then(Weak::upgrade) {
+                connection.session_ended(session);
+            }
+        }
     }
 
     fn mark_dirty(&self, name: &ServerName, connection: ConnectionId) {

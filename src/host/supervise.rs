@@ -359,6 +359,7 @@ mod tests {
     use crate::adapters::wasm::Engine;
     use crate::host::fleet::{BackOff, Fleet};
     use crate::host::policies::policy_set;
+    use crate::model::caller::Caller;
     use crate::model::digest::Digest;
     use crate::model::posture::PostureLayers;
     use crate::model::tool::ServerIdentity;
@@ -394,7 +395,7 @@ mod tests {
         let fleet = fleet_of(Arc::clone(&down) as _, back_off);
         tokio::time::sleep(Duration::from_secs(86_400)).await;
         let before = down.0.load(Ordering::SeqCst);
-        fleet.await_ready(&ServerName::parse("s").unwrap()).await;
+        fleet.await_ready(&ServerName::parse("s").unwrap(), &Caller::local("test")).await;
         let after = down.0.load(Ordering::SeqCst);
         fleet.stop().await;
         (before, after)

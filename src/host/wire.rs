@@ -20,6 +20,7 @@ use super::policies::{ComponentSpec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
+use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
@@ -29,7 +30,7 @@ use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
 use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
-use crate::config::server_keys::{Exposure, Lifecycle, RestartWhen};
+use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
 use crate::config::trust::first_changed;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -209,20 +210,16 @@ fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<S
 }
 
 fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
-    let upstream: Arc<dyn Upstream> = match (&server.transport, server.lifecycle) {
-        (Transport::Stdio(launch), Lifecycle::Legacy | Lifecycle::Auto) => Arc::new(Configured {
+    let upstream: Arc<dyn Upstream> = match &server.transport {
+        Transport::Stdio(launch) => Arc::new(Configured {
             server: server.name.clone(),
             launch: launch.clone(),
-            settings: Settings { limits: message_limits(server.message_limit) },
+            settings: Settings { limits: message_limits(server.message_limit), lifecycle: server.lifecycle },
         }),
-        (Transport::Stdio(_), Lifecycle::Modern) => {
-            Arc::new(Unsupported("`lifecycle = \"modern\"` is not spoken by this version; use `legacy`".to_owned()))
-        }
-        (Transport::Http(_), _) => {
-            Arc::new(Unsupported("servers with a `url` are not served by this version".to_owned()))
-        }
-        (Transport::Unreadable, _) => Arc::new(Unsupported("its table cannot be read".to_owned())),
+        Transport::Http(_) => Arc::new(Unsupported("servers with a `url` are not served by this version".to_owned())),
+        Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
+    let upstream = Lanes::of(upstream, server.sharing);
     let filter = server.filter.clone();
     // Without search and scripts a tool is shown directly or not at all.
     let shown = !server.omit_tools_from.contains(&Exposure::Direct);
@@ -363,7 +360,7 @@ mod tests {
         let start = async |digest| {
             let bound = [(script.clone(), digest)].into();
             let launch = StdioLaunch { bound, executable: executable.clone(), ..launch.clone() };
-            let settings = Settings { limits: message_limits(1024) };
+            let settings = Settings { limits: message_limits(1024), ..Settings::default() };
             Configured { server: server.name.clone(), launch, settings }.check_trusted().await
         };
         let digest = crate::model::digest::Digest::of(b"trusted");

@@ -3,6 +3,7 @@
 //! No input or output, no async, no wasmtime and no rmcp; nothing here uses another part of this crate.
 
 pub mod answer;
+pub mod answerable;
 pub mod arguments;
 pub mod caller;
 pub mod decision;

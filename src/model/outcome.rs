@@ -78,6 +78,8 @@ pub enum Code {
     Ambiguous,
     /// The request could not be handed over; it was not sent.
     NotSent,
+    /// The server asked what nobody may or can answer.
+    QuestionRefused,
     /// The caller cancelled.
     Cancelled,
     /// The answer was withheld.
@@ -112,6 +114,7 @@ impl Code {
             Self::Timeout => "timeout",
             Self::Ambiguous => "ambiguous",
             Self::NotSent => "not-sent",
+            Self::QuestionRefused => "question-refused",
             Self::Cancelled => "cancelled",
             Self::Withheld => "withheld",
             Self::ToolError => "tool-error",

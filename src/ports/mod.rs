@@ -6,6 +6,7 @@ pub mod approval;
 pub mod clock;
 pub mod credentials;
 pub mod grants;
+pub mod questions;
 pub mod recorder;
 pub mod reviewer;
 pub mod upstream;

@@ -11,7 +11,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::questions::Questions;
 use crate::model::answer::Answer;
+use crate::model::caller::{Caller, SessionId};
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::revision::ConnectionId;
 
@@ -109,6 +111,18 @@ pub trait Connection: Send + Sync {
     /// A [`ListFailure`].
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure>;
 
+    /// Makes sure that a call of this caller can be handed over at once: a server that not everybody shares is started
+    /// for its caller here, before any lease.
+    ///
+    /// # Errors
+    /// A [`StartFailure`].
+    async fn ready_for(&self, _caller: &Caller, _deadline: Instant) -> Result<(), StartFailure> {
+        Ok(())
+    }
+
+    /// A session has ended: what was started for it alone is closed.
+    fn session_ended(&self, _session: &SessionId) {}
+
     /// Hands a request to the transport; returns as soon as it is queued there, not when it is answered. Dropping the future
     /// before it returns hands nothing over.
     ///
@@ -127,6 +141,8 @@ pub struct NotSent(pub String);
 
 /// What goes on the wire.
 pub struct OutgoingCall {
+    /// Who calls. Nothing of it is sent.
+    pub caller: Caller,
     /// The raw tool name.
     pub tool: RawToolName,
     /// The arguments; `None`: the request has no such member.
@@ -135,6 +151,8 @@ pub struct OutgoingCall {
     pub meta: Map<String, Value>,
     /// Where progress goes, if the caller asked for it.
     pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Who answers what the server asks meanwhile; none: nobody.
+    pub questions: Option<Arc<dyn Questions>>,
 }
 
 /// A progress notification.
@@ -160,17 +178,42 @@ pub trait InFlight: Send {
     /// Waits for the answer. Cancel-safe: may be dropped and called again.
     ///
     /// # Errors
-    /// [`Lost`] when the connection ended before an answer.
-    async fn answer(&mut self) -> Result<Answer, Lost>;
+    /// [`Unanswered`].
+    async fn answer(&mut self) -> Result<Answer, Unanswered>;
 
     /// Tells the upstream that the request is cancelled, with a reason.
     async fn cancel(self: Box<Self>, reason: &str);
 }
 
-/// The connection was lost after the hand-over: the call may have run.
+/// There will be no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the connection was lost: {0}")]
-pub struct Lost(pub String);
+pub enum Unanswered {
+    /// The connection was lost after the hand-over: the call may have run.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The request never reached the server.
+    #[error("it was not sent: {0}")]
+    NotSent(String),
+    /// The server wants to know something that nobody may or can be asked.
+    #[error("{0}")]
+    Question(String),
+}
+
+/// Something that happened to a connection which goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectionEvent {
+    /// What came was no message, or belonged to nothing.
+    Rubbish,
+    /// A message was too long.
+    Oversized,
+    /// A question of the server was refused.
+    QuestionRefused,
+    /// The server had forgotten the session, and a new one was opened.
+    SessionRenewed,
+    /// A stream that broke was taken up again.
+    StreamResumed,
+}
 
 /// Takes what happens on a connection outside a call. Must not block.
 pub trait UpstreamEvents: Send + Sync {
@@ -179,6 +222,9 @@ pub trait UpstreamEvents: Send + Sync {
 
     /// The server sent a log message (`notifications/message`).
     fn log(&self, message: UpstreamLog);
+
+    /// Something happened that a person may want to know of.
+    fn event(&self, _connection: ConnectionId, _event: ConnectionEvent) {}
 
     /// The connection closed; nothing follows.
     fn closed(&self, connection: ConnectionId, why: &str);
@@ -199,8 +245,12 @@ pub struct UpstreamLog {
 #[async_trait]
 pub trait Fleet: Send + Sync {
     /// Refreshes the server if it is dirty, and waits until it is ready, has failed, or its startup timeout is over.
-    /// The catalog is published by then. A server that is unknown or disabled returns at once.
-    async fn await_ready(&self, server: &ServerName);
+    /// The catalog is published by then. A server that is unknown or disabled returns at once. A server that is not shared
+    /// by everybody is started for this caller, too.
+    async fn await_ready(&self, server: &ServerName, caller: &Caller);
+
+    /// A session has ended: servers that were started for it alone are ended.
+    fn session_ended(&self, session: &SessionId);
 
     /// A connection turned out to be closed: its server is dirty, the next call reconnects.
     fn mark_dirty(&self, server: &ServerName, connection: ConnectionId);

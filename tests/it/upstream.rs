@@ -6,6 +6,7 @@ use std::sync::Arc;
 use portcullis::adapters::mcp::client::{InProcessUpstream, Settings, StdioUpstream};
 use portcullis::adapters::mcp::transport::Limits;
 use portcullis::model::answer::{Answer, ProtocolError, ToolResult};
+use portcullis::model::caller::Caller;
 use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::ports::upstream::{
     Connection, InFlight, ListFailure, Listing, OutgoingCall, ProgressSink, StartFailure, Upstream,
@@ -20,7 +21,7 @@ const SMALL: usize = 200_000;
 async fn connect_with(flags: &[&str], limits: Limits) -> (Arc<dyn Connection>, Arc<Heard>) {
     let heard = Heard::new();
     let server = ServerName::parse("scripted").unwrap();
-    let upstream = StdioUpstream::new(server, scripted(flags), Settings { limits });
+    let upstream = StdioUpstream::new(server, scripted(flags), Settings { limits, ..Settings::default() });
     let connection = upstream.connect(Instant::now() + PATIENCE, heard.clone()).await.unwrap();
     (connection, heard)
 }
@@ -35,7 +36,14 @@ async fn small(flags: &[&str]) -> (Arc<dyn Connection>, Arc<Heard>) {
 
 fn outgoing(tool: &str, arguments: Value, progress: Option<Arc<dyn ProgressSink>>) -> OutgoingCall {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    OutgoingCall { tool: RawToolName::parse(tool).unwrap(), arguments: Some(arguments), meta: Map::new(), progress }
+    OutgoingCall {
+        caller: Caller::local("test"),
+        tool: RawToolName::parse(tool).unwrap(),
+        arguments: Some(arguments),
+        meta: Map::new(),
+        progress,
+        questions: None,
+    }
 }
 
 async fn start(connection: &Arc<dyn Connection>, tool: &str, arguments: Value) -> Box<dyn InFlight> {
@@ -154,7 +162,7 @@ async fn an_oversized_line_that_is_nobodys_closes_the_connection_with_that_reaso
     let (connection, heard) = small(&[]).await;
     let mut call = start(&connection, "oversized", json!({ "where": "nowhere", "bytes": SMALL * 2 })).await;
     let lost = tokio::time::timeout(PATIENCE, call.answer()).await.unwrap().unwrap_err();
-    assert!(lost.0.contains("names no request"), "{lost}");
+    assert!(lost.to_string().contains("names no request"), "{lost}");
     assert!(!connection.is_open());
     let closed = eventually("closed", || heard.closed().pop()).await;
     assert!(closed.1.contains("names no request"), "{}", closed.1);
@@ -165,7 +173,7 @@ async fn an_endless_line_closes_the_connection() {
     let (connection, _) = small(&[]).await;
     let mut call = start(&connection, "endless", json!({})).await;
     let lost = tokio::time::timeout(PATIENCE, call.answer()).await.unwrap().unwrap_err();
-    assert!(lost.0.contains("a line without end"), "{lost}");
+    assert!(lost.to_string().contains("a line without end"), "{lost}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use portcullis::adapters::mcp::child::Launch;
 use portcullis::adapters::mcp::client::{Settings, StdioUpstream};
 use portcullis::model::answer::Answer;
+use portcullis::model::caller::Caller;
 use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::ports::upstream::{Connection, OutgoingCall, StartFailure, Upstream};
 use serde_json::{Map, Value, json};
@@ -36,7 +37,8 @@ async fn refused(launch: Launch) -> StartFailure {
 fn outgoing(tool: &str, arguments: Value) -> OutgoingCall {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
     let tool = RawToolName::parse(tool).unwrap();
-    OutgoingCall { tool, arguments: Some(arguments), meta: Map::new(), progress: None }
+    let caller = Caller::local("test");
+    OutgoingCall { caller, tool, arguments: Some(arguments), meta: Map::new(), progress: None, questions: None }
 }
 
 async fn text(connection: &Arc<dyn Connection>, tool: &str) -> String {

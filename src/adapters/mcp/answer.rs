@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 use super::connection::MAX_TOOLS;
+use super::era::Era;
 use super::upstream_side::RawAnswer;
 use crate::model::answer::{Answer, ProtocolError, ToolResult};
 use crate::model::json::{Json, Limits, MAX_DEPTH};
@@ -27,11 +28,11 @@ const MAX_VALUES: usize = 2_000_000;
 /// The JSON-RPC code of answers that cannot be used.
 const UNUSABLE: i64 = -32603;
 
-pub(super) fn read(raw: RawAnswer) -> Answer {
+pub(super) fn read(raw: RawAnswer, era: Era) -> Answer {
     match raw {
-        RawAnswer::Result(text) => result(text),
+        RawAnswer::Result(text) => result(era.strip(&text).map_or(text, Arc::from)),
         RawAnswer::Error(text) => Answer::Error(error(&text)),
-        RawAnswer::Unusable(why) => unusable(why),
+        RawAnswer::Unusable(why) | RawAnswer::NotSent(why) | RawAnswer::Lost(why) => unusable(why),
     }
 }
 
@@ -291,14 +292,14 @@ mod tests {
     }
 
     fn tool_result(text: &str) -> ToolResult {
-        match read(RawAnswer::Result(text.into())) {
+        match read(RawAnswer::Result(text.into()), Era::Legacy) {
             Answer::Result(result) => result,
             Answer::Error(error) => panic!("{error:?}"),
         }
     }
 
     fn refused(raw: RawAnswer) -> ProtocolError {
-        match read(raw) {
+        match read(raw, Era::Legacy) {
             Answer::Error(error) => error,
             Answer::Result(result) => panic!("{result:?}"),
         }

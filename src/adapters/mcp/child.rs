@@ -104,6 +104,14 @@ impl Process {
         self.stderr.tail()
     }
 
+    /// Adds the end of what it wrote to stderr to a reason.
+    pub(super) async fn with_last_words(&mut self, why: String) -> String {
+        match self.last_words().await {
+            Some(words) => format!("{why}; stderr: {words}"),
+            None => format!("{why}; nothing on stderr"),
+        }
+    }
+
     /// Ends the group gently, then firmly; returns the leader's status. The child's input is closed by then.
     pub(super) async fn shut_down(&mut self) -> Option<ExitStatus> {
         let status = match timeout(GRACE, self.exited()).await {

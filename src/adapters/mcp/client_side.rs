@@ -16,8 +16,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientNotification, ClientRequest, ErrorCode,
-    ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId, RequestMetaObject,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientNotification, ClientRequest,
+    ClientResult, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId,
+    RequestMetaObject,
 };
 use rmcp::service::TxJsonRpcMessage;
 use serde::Deserialize;
@@ -25,9 +26,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::asked::{Asked, AskedOfClient};
 use super::envelope::{Envelope, Id, Salvage};
 use super::transport::{
-    Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, error_line, parse_message,
+    Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, error_line, parse_message,
 };
 
 /// How many requests of one client may be in flight.
@@ -135,6 +137,7 @@ fn one_line(text: &str) -> Result<String, NoObject> {
 #[derive(Debug, Default)]
 pub struct ClientSide {
     open: Mutex<Open>,
+    asked: AskedOfClient,
 }
 
 #[derive(Debug, Default)]
@@ -194,6 +197,11 @@ impl LineRole for RoleServer {
         let text = |message: &TxJsonRpcMessage<Self>| {
             serde_json::to_string(message).map_err(|error| TransportFault::Message(error.to_string()))
         };
+        if let JsonRpcMessage::Request(request) = &message
+            && let Some(asked) = Asked::of(&request.request)
+        {
+            return Ok(side.asked.line(&request.id, asked));
+        }
         let ours = match &message {
             JsonRpcMessage::Response(response) => response.id.clone(),
             JsonRpcMessage::Error(error) => match &error.id {
@@ -221,25 +229,28 @@ impl LineRole for RoleServer {
         }
     }
 
-    fn incoming(side: &ClientSide, line: &str, reply: &dyn Fn(String)) -> Inbound<Self> {
+    fn incoming(side: &Arc<ClientSide>, line: &str, arrival: &Arrival) -> Inbound<Self> {
         let envelope = match Envelope::parse(line) {
             Ok(envelope) => envelope,
             Err(what) => {
                 // A text that can at least be attributed gets an answer; others would only feed an echo.
                 if let Salvage { id: Some(id), answers: Some(false) } = Salvage::head(line.as_bytes()) {
-                    reply(error_line(Some(&id), -32700, &format!("the message is {what}")));
+                    arrival.reply(error_line(Some(&id), -32700, &format!("the message is {what}")));
                 }
                 return Inbound::Rubbish(what);
             }
         };
         match (envelope.method.as_deref(), envelope.id()) {
-            (Some("tools/call"), Id::Good(id)) => call(side, &envelope, id, reply),
-            (Some(method), Id::Good(id)) => request(side, line, &envelope, method, id, reply),
+            (Some("tools/call"), Id::Good(id)) => call(side, &envelope, id, arrival),
+            (Some(method), Id::Good(id)) => request(side, line, &envelope, method, id, arrival),
             (Some("notifications/cancelled"), Id::Absent) => cancelled(side, &envelope),
             (Some(_), Id::Absent) => parse_message::<Self>(line).map_or(Inbound::Consumed, Inbound::one),
             (Some(_), Id::Bad) => {
-                reply(error_line(None, INVALID_REQUEST, "the `id` is neither a string nor a whole number"));
+                arrival.reply(error_line(None, INVALID_REQUEST, "the `id` is neither a string nor a whole number"));
                 Inbound::Consumed
+            }
+            (None, Id::Good(id)) if side.asked.answered(&id, &envelope) => {
+                Inbound::one(JsonRpcMessage::response(ClientResult::empty(()), id))
             }
             (None, Id::Good(id)) => Inbound::one(parse_message::<Self>(line).unwrap_or_else(|error| {
                 JsonRpcMessage::error(ErrorData::new(ErrorCode::INTERNAL_ERROR, error, None), Some(id))
@@ -249,33 +260,33 @@ impl LineRole for RoleServer {
     }
 
     fn oversized(
-        _side: &ClientSide,
+        _side: &Arc<ClientSide>,
         id: RequestId,
         answers: bool,
         limit: usize,
-        reply: &dyn Fn(String),
+        arrival: &Arrival,
     ) -> Inbound<Self> {
         let why = format!("the message has more than {limit} bytes");
         if answers {
             let error = ErrorData::new(ErrorCode::INTERNAL_ERROR, why, None);
             return Inbound::one(JsonRpcMessage::error(error, Some(id)));
         }
-        reply(error_line(Some(&id), INVALID_REQUEST, &why));
+        arrival.reply(error_line(Some(&id), INVALID_REQUEST, &why));
         Inbound::Consumed
     }
 }
 
 /// Refuses a request on the spot.
-fn refuse(reply: &dyn Fn(String), id: &RequestId, code: i64, why: &str) -> Inbound<RoleServer> {
-    reply(error_line(Some(id), code, why));
+fn refuse(arrival: &Arrival, id: &RequestId, code: i64, why: &str) -> Inbound<RoleServer> {
+    arrival.reply(error_line(Some(id), code, why));
     Inbound::Consumed
 }
 
-fn too_many(reply: &dyn Fn(String), id: &RequestId) -> Inbound<RoleServer> {
-    refuse(reply, id, -32000, &format!("more than {MAX_IN_FLIGHT} requests are in flight"))
+fn too_many(arrival: &Arrival, id: &RequestId) -> Inbound<RoleServer> {
+    refuse(arrival, id, -32000, &format!("more than {MAX_IN_FLIGHT} requests are in flight"))
 }
 
-fn call(side: &ClientSide, envelope: &Envelope<'_>, id: RequestId, reply: &dyn Fn(String)) -> Inbound<RoleServer> {
+fn call(side: &ClientSide, envelope: &Envelope<'_>, id: RequestId, arrival: &Arrival) -> Inbound<RoleServer> {
     #[derive(Deserialize)]
     struct Params<'a> {
         name: String,
@@ -289,11 +300,11 @@ fn call(side: &ClientSide, envelope: &Envelope<'_>, id: RequestId, reply: &dyn F
     }
 
     let Some(raw) = envelope.params.filter(|raw| raw.get().starts_with('{')) else {
-        return refuse(reply, &id, INVALID_PARAMS, "invalid params: `params` is not an object");
+        return refuse(arrival, &id, INVALID_PARAMS, "invalid params: `params` is not an object");
     };
     let params: Params<'_> = match serde_json::from_str(raw.get()) {
         Ok(params) => params,
-        Err(error) => return refuse(reply, &id, INVALID_PARAMS, &format!("invalid params: {error}")),
+        Err(error) => return refuse(arrival, &id, INVALID_PARAMS, &format!("invalid params: {error}")),
     };
     let arguments = params.arguments.map(|arguments| {
         // A `RawValue` that was borrowed from the text is a part of it.
@@ -301,7 +312,7 @@ fn call(side: &ClientSide, envelope: &Envelope<'_>, id: RequestId, reply: &dyn F
         start..start + arguments.get().len()
     });
     let incoming = Incoming::new(id.clone(), Some(raw), arguments);
-    let Some(ours) = side.open(incoming.clone()) else { return too_many(reply, &id) };
+    let Some(ours) = side.open(incoming.clone()) else { return too_many(arrival, &id) };
     let mut call = CallToolRequest::new(CallToolRequestParams::new(params.name));
     if let Some(meta) = params.meta {
         call.extensions.insert(RequestMetaObject::from(meta));
@@ -316,19 +327,19 @@ fn request(
     envelope: &Envelope<'_>,
     method: &str,
     id: RequestId,
-    reply: &dyn Fn(String),
+    arrival: &Arrival,
 ) -> Inbound<RoleServer> {
     let mut request = match parse_message::<RoleServer>(line) {
         Ok(JsonRpcMessage::Request(request)) => request,
-        Ok(_) => return refuse(reply, &id, INVALID_REQUEST, "invalid request"),
-        Err(error) => return refuse(reply, &id, INVALID_REQUEST, &format!("invalid request: {error}")),
+        Ok(_) => return refuse(arrival, &id, INVALID_REQUEST, "invalid request"),
+        Err(error) => return refuse(arrival, &id, INVALID_REQUEST, &format!("invalid request: {error}")),
     };
     if matches!(request.request, ClientRequest::CustomRequest(_)) && KNOWN.contains(&method) {
         let why = format!("invalid params: not what `{method}` takes");
-        return refuse(reply, &id, INVALID_PARAMS, &why);
+        return refuse(arrival, &id, INVALID_PARAMS, &why);
     }
     let incoming = Incoming::new(id.clone(), envelope.params, None);
-    let Some(ours) = side.open(incoming.clone()) else { return too_many(reply, &id) };
+    let Some(ours) = side.open(incoming.clone()) else { return too_many(arrival, &id) };
     request.request.extensions_mut().insert(incoming);
     request.id = ours;
     Inbound::one(JsonRpcMessage::Request(request))

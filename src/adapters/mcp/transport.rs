@@ -114,6 +114,51 @@ impl<R: ServiceRole> Inbound<R> {
     }
 }
 
+/// How a message came, and the way back.
+pub struct Arrival {
+    way_back: WayBack,
+    /// Over HTTP: our number of the request on whose stream it came. Over lines nothing tells.
+    pub(super) of: Option<i64>,
+}
+
+/// Sends messages of our own to the other side. Cheap to clone.
+#[derive(Clone)]
+pub(super) enum WayBack {
+    /// Over lines. A peer that does not read them loses its connection.
+    Lines(Option<Outbox>, LineEnd),
+    /// In some other way; must not block.
+    Other(Arc<dyn Fn(String) + Send + Sync>),
+}
+
+impl WayBack {
+    pub(super) fn send(&self, line: String) {
+        match self {
+            Self::Lines(None, _) => {}
+            Self::Lines(Some(outbox), end) => {
+                if let Err(fault) = outbox.push_short(line) {
+                    end.set(&fault.to_string());
+                }
+            }
+            Self::Other(send) => send(line),
+        }
+    }
+}
+
+impl Arrival {
+    pub(super) fn new(way_back: WayBack, of: Option<i64>) -> Self {
+        Self { way_back, of }
+    }
+
+    /// Sends a message of our own back.
+    pub(super) fn reply(&self, line: String) {
+        self.way_back.send(line);
+    }
+
+    pub(super) fn way_back(&self) -> WayBack {
+        self.way_back.clone()
+    }
+}
+
 /// What one role does with the stream beside rmcp.
 pub trait LineRole: ServiceRole {
     /// What it remembers.
@@ -127,16 +172,16 @@ pub trait LineRole: ServiceRole {
     /// The message is no JSON.
     fn outgoing(side: &Self::Side, message: TxJsonRpcMessage<Self>) -> Result<Option<String>, TransportFault>;
 
-    /// Takes a line that came; `reply` sends a line of our own.
-    fn incoming(side: &Self::Side, line: &str, reply: &dyn Fn(String)) -> Inbound<Self>;
+    /// Takes a message that came.
+    fn incoming(side: &Arc<Self::Side>, line: &str, arrival: &Arrival) -> Inbound<Self>;
 
     /// Takes an oversized message of which only `id` is known. `answers`: it is an answer to a request of ours.
     fn oversized(
-        side: &Self::Side,
+        side: &Arc<Self::Side>,
         id: RequestId,
         answers: bool,
         limit: usize,
-        reply: &dyn Fn(String),
+        arrival: &Arrival,
     ) -> Inbound<Self>;
 }
 
@@ -246,10 +291,14 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
         }
     }
 
+    fn arrival(&self) -> Arrival {
+        Arrival::new(WayBack::Lines(self.outbox.clone(), self.end.clone()), None)
+    }
+
     fn take_line(&mut self) {
         let inbound = match std::str::from_utf8(self.reader.line()) {
             Ok(text) if text.trim().is_empty() => Inbound::Consumed,
-            Ok(text) => R::incoming(&self.side, text.trim(), &reply(self.outbox.as_ref(), &self.end)),
+            Ok(text) => R::incoming(&self.side, text.trim(), &self.arrival()),
             Err(_) => Inbound::Rubbish("not UTF-8"),
         };
         self.accept(inbound);
@@ -258,10 +307,7 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
     /// Deals with an oversized line; `ended`: all that will ever be known of it is known.
     fn settle(&mut self, salvage: Salvage, ended: bool) {
         let inbound = match (salvage.id.clone(), salvage.answers) {
-            (Some(id), Some(answers)) => {
-                let reply = reply(self.outbox.as_ref(), &self.end);
-                R::oversized(&self.side, id, answers, self.limits.line, &reply)
-            }
+            (Some(id), Some(answers)) => R::oversized(&self.side, id, answers, self.limits.line, &self.arrival()),
             _ if !ended => {
                 self.oversized = Oversized::Open(salvage);
                 return;
@@ -284,17 +330,6 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
             Inbound::Consumed => {}
             Inbound::Rubbish(what) => self.rubbish(what),
             Inbound::Fatal(why) => self.finish(&why),
-        }
-    }
-}
-
-/// Sends lines of our own. A peer that does not read them loses its connection.
-fn reply(outbox: Option<&Outbox>, end: &LineEnd) -> impl Fn(String) {
-    move |line| {
-        if let Some(outbox) = outbox
-            && let Err(fault) = outbox.push_short(line)
-        {
-            end.set(&fault.to_string());
         }
     }
 }

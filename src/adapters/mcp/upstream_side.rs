@@ -3,10 +3,11 @@
 //! A request of ours carries an [`Outbound`] in its extensions, so the transport knows it before it is written: no
 //! answer and no progress can come too early. Its answer is kept as raw text, and rmcp gets an empty result in its
 //! place, so no shape of an answer can confuse rmcp's types. Progress, log messages and `tools/list_changed` are
-//! delivered here, in the order in which they came; progress must grow, and what comes too late is dropped.
+//! delivered here, in the order in which they came; progress must grow, and what comes too late is dropped. Questions go
+//! to [`super::inquiry`].
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rmcp::RoleClient;
@@ -18,10 +19,13 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::envelope::{Envelope, Id, our_number};
-use super::transport::{Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
+use super::era::Era;
+use super::inquiry::{Asker, Inquiries};
+use super::transport::{Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
+use crate::model::answerable::QuestionKind;
 use crate::model::revision::ConnectionId;
 use crate::model::text;
-use crate::ports::upstream::{Progress, ProgressSink, UpstreamEvents, UpstreamLog};
+use crate::ports::upstream::{ConnectionEvent, Progress, ProgressSink, UpstreamEvents, UpstreamLog};
 
 /// The longest progress message that is passed on, in bytes.
 const MAX_PROGRESS_MESSAGE: usize = 4096;
@@ -39,6 +43,10 @@ pub(super) enum RawAnswer {
     Error(Arc<str>),
     /// There is an answer, but it cannot be used.
     Unusable(String),
+    /// There will be none: the request never reached the server.
+    NotSent(String),
+    /// There will be none, and the server may have got the request.
+    Lost(String),
 }
 
 /// Where an answer is put.
@@ -55,39 +63,105 @@ pub(super) struct Outbound {
     pub(super) slot: Slot,
     /// Where progress goes; without one the request asks for none.
     pub(super) progress: Option<Arc<dyn ProgressSink>>,
+    /// Who is asked what the server wants to know meanwhile; none: this is no call.
+    pub(super) asker: Option<Asker>,
 }
 
 struct Waiting {
     slot: Slot,
     progress: Option<Arc<dyn ProgressSink>>,
     last: f64,
+    asker: Option<Asker>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Questions end with their call.
+        if let Some(asker) = &self.asker {
+            asker.over.cancel();
+        }
+    }
 }
 
 /// What this side remembers: requests without an answer, by our number. The caller bounds how many there are.
 #[allow(unreachable_pub, reason = "named by a public trait; nothing outside of the adapter can make one")]
 pub struct UpstreamSide {
     waiting: Mutex<HashMap<i64, Waiting>>,
+    inquiries: Arc<Inquiries>,
+    /// Known once hands are shaken.
+    era: OnceLock<Era>,
+    server: Arc<str>,
     connection: ConnectionId,
     events: Arc<dyn UpstreamEvents>,
 }
 
 impl UpstreamSide {
-    pub(super) fn new(connection: ConnectionId, events: Arc<dyn UpstreamEvents>) -> Self {
-        Self { waiting: Mutex::default(), connection, events }
+    pub(super) fn new(server: &str, connection: ConnectionId, events: Arc<dyn UpstreamEvents>) -> Self {
+        let (waiting, inquiries) = (Mutex::default(), Arc::default());
+        Self { waiting, inquiries, era: OnceLock::new(), server: server.into(), connection, events }
+    }
+
+    /// Notes what hands were shaken on. The first word stays.
+    pub(super) fn shaken(&self, era: Era) {
+        // A connection is of one era for all its life.
+        let _ = self.era.set(era);
+    }
+
+    /// Returns the era; before hands are shaken the older one.
+    pub(super) fn era(&self) -> Era {
+        self.era.get().copied().unwrap_or_default()
+    }
+
+    /// Returns the name of the server.
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Tells that something happened.
+    pub(super) fn event(&self, event: ConnectionEvent) {
+        self.events.event(self.connection, event);
+    }
+
+    /// The tools may have changed without a word of the server.
+    pub(super) fn tools_may_have_changed(&self) {
+        self.events.tools_changed(self.connection);
+    }
+
+    /// Notes a request before it is written.
+    fn expect(&self, number: i64, outbound: &Outbound) {
+        let Outbound { slot, progress, asker, .. } = outbound.clone();
+        self.waiting.lock().insert(number, Waiting { slot, progress, last: f64::NEG_INFINITY, asker });
     }
 
     /// Forgets a request; its answer and progress are dropped from now on.
     pub(super) fn forget(&self, id: &RequestId) {
-        if let Some(number) = our_number(id) {
-            self.waiting.lock().remove(&number);
+        let Some(number) = our_number(id) else { return };
+        let waiting = self.waiting.lock().remove(&number);
+        if let Some(asker) = waiting.as_ref().and_then(|waiting| waiting.asker.as_ref()) {
+            self.inquiries.gave_up(number, asker.caller.clone());
         }
     }
 
-    fn answered(&self, id: &RequestId, answer: impl FnOnce() -> RawAnswer) -> bool {
+    /// Settles a request with this answer; false when nobody waits for it.
+    pub(super) fn answered(&self, id: &RequestId, answer: impl FnOnce() -> RawAnswer) -> bool {
         let waiting = our_number(id).and_then(|number| self.waiting.lock().remove(&number));
         let Some(waiting) = waiting else { return false };
         *waiting.slot.lock() = Some(answer());
         true
+    }
+
+    fn question(&self, kind: QuestionKind, envelope: &Envelope<'_>, id: RequestId, arrival: &Arrival) {
+        let asker = {
+            let waiting = self.waiting.lock();
+            let named = arrival.of.map(|number| waiting.get(&number).and_then(|waiting| waiting.asker.clone()));
+            let calls: Vec<Asker> = waiting.values().filter_map(|waiting| waiting.asker.clone()).collect();
+            self.inquiries.attribute(named, &calls)
+        };
+        let params = envelope.params.map_or("null", |raw| raw.get());
+        if let Err(why) = self.inquiries.ask(kind, params, id, asker, arrival) {
+            tracing::info!(target: "portcullis::upstream", server = %self.server, why, "a question of the server was refused");
+            self.event(ConnectionEvent::QuestionRefused);
+        }
     }
 
     fn notification(&self, method: &str, envelope: &Envelope<'_>) -> bool {
@@ -96,6 +170,7 @@ impl UpstreamSide {
             "notifications/progress" => self.progress(params),
             "notifications/tools/list_changed" => self.events.tools_changed(self.connection),
             "notifications/message" => self.log(params),
+            "notifications/cancelled" => self.withdrawn(params),
             _ => return false,
         }
         true
@@ -127,6 +202,17 @@ impl UpstreamSide {
         if let Some(sink) = sink {
             let message = params.message.map(|message| cut(message, MAX_PROGRESS_MESSAGE));
             sink.progress(Progress { progress: params.progress, total: params.total, message });
+        }
+    }
+
+    fn withdrawn(&self, params: &str) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params {
+            request_id: RequestId,
+        }
+        if let Ok(params) = serde_json::from_str::<Params>(params) {
+            self.inquiries.withdrawn(&params.request_id);
         }
     }
 
@@ -195,15 +281,13 @@ impl LineRole for RoleClient {
             && let Some(number) = our_number(&request.id)
         {
             let line = request_line(number, outbound)?;
-            let waiting =
-                Waiting { slot: outbound.slot.clone(), progress: outbound.progress.clone(), last: f64::NEG_INFINITY };
-            side.waiting.lock().insert(number, waiting);
+            side.expect(number, outbound);
             return Ok(Some(line));
         }
         serde_json::to_string(&message).map(Some).map_err(|error| TransportFault::Message(error.to_string()))
     }
 
-    fn incoming(side: &UpstreamSide, line: &str, reply: &dyn Fn(String)) -> Inbound<Self> {
+    fn incoming(side: &Arc<UpstreamSide>, line: &str, arrival: &Arrival) -> Inbound<Self> {
         let envelope = match Envelope::parse(line) {
             Ok(envelope) => envelope,
             Err(what) => return Inbound::Rubbish(what),
@@ -217,9 +301,13 @@ impl LineRole for RoleClient {
                 // Others mean nothing to us, so their shape does not either.
                 parse_message::<Self>(line).map_or(Inbound::Consumed, Inbound::one)
             }
+            (Some(method), Id::Good(id)) if let Some(kind) = QuestionKind::of_method(method) => {
+                side.question(kind, &envelope, id, arrival);
+                Inbound::Consumed
+            }
             (Some(_), Id::Good(id)) => parse_message::<Self>(line).map_or_else(
                 |error| {
-                    reply(error_line(Some(&id), -32600, &format!("invalid request: {error}")));
+                    arrival.reply(error_line(Some(&id), -32600, &format!("invalid request: {error}")));
                     Inbound::Consumed
                 },
                 Inbound::one,
@@ -231,16 +319,17 @@ impl LineRole for RoleClient {
     }
 
     fn oversized(
-        side: &UpstreamSide,
+        side: &Arc<UpstreamSide>,
         id: RequestId,
         answers: bool,
         limit: usize,
-        reply: &dyn Fn(String),
+        arrival: &Arrival,
     ) -> Inbound<Self> {
         if !answers {
-            reply(error_line(Some(&id), -32600, &format!("the request has more than {limit} bytes")));
+            arrival.reply(error_line(Some(&id), -32600, &format!("the request has more than {limit} bytes")));
             return Inbound::Consumed;
         }
+        side.event(ConnectionEvent::Oversized);
         let why = format!("the server's answer has more than {limit} bytes");
         if side.answered(&id, || RawAnswer::Unusable(why.clone())) {
             return Inbound::one(stand_in(id));
@@ -257,6 +346,9 @@ fn answer(side: &UpstreamSide, line: &str, envelope: &Envelope<'_>, id: RequestI
     };
     if side.answered(&id, raw) {
         return Inbound::one(stand_in(id));
+    }
+    if our_number(&id).is_some_and(|number| side.inquiries.came_late(number)) {
+        return Inbound::Consumed;
     }
     // The handshake's answer, or one that nobody waits for any more.
     Inbound::one(parse_message::<RoleClient>(line).unwrap_or_else(|error| failure(id, error)))

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::barrier::Lease;
 use super::meta::{TurnInfo, request_meta};
+use super::questions::{Desk, time_is_over};
 use crate::model::answer::Answer;
+use crate::model::caller::Caller;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::text;
 use crate::ports::grants::{Grant, Grants, NotRemembered};
+use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
-use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink};
+use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink, Unanswered};
 
 /// A request that was handed over. Dropping it tells the upstream that it is cancelled.
 pub struct Sent {
@@ -21,6 +25,7 @@ pub struct Sent {
     target: Target,
     timeout: Duration,
     at: Instant,
+    open: Option<watch::Receiver<usize>>,
 }
 
 /// The upstream's answer, not yet cleaned: nothing but `emit::sanitise` may look at it.
@@ -28,6 +33,20 @@ pub struct Sent {
 pub struct Raw {
     answer: Answer,
     target: Target,
+}
+
+/// What belongs to a call besides what was approved.
+pub struct With<'a> {
+    /// Its id.
+    pub id: &'a CallId,
+    /// Who calls.
+    pub caller: &'a Caller,
+    /// Its turn.
+    pub turn: &'a TurnInfo,
+    /// Where progress goes, if it is wanted.
+    pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Who answers what the server asks meanwhile.
+    pub desk: Option<Arc<Desk>>,
 }
 
 /// Everything that happens under the lease, and the hand-over.
@@ -39,9 +58,7 @@ pub struct Raw {
 /// A [`Failure`]: stale, not recorded, or not sent. Nothing has reached the upstream.
 pub async fn hand_over(
     lease: Lease,
-    call: &CallId,
-    turn: &TurnInfo,
-    progress: Option<Arc<dyn ProgressSink>>,
+    with: With<'_>,
     grants: &dyn Grants,
     recorder: &dyn Recorder,
     mut record: DecisionRecord,
@@ -52,9 +69,12 @@ pub async fn hand_over(
     let outgoing = OutgoingCall {
         tool: prepared.tool().definition.name().clone(),
         arguments: prepared.arguments().object().cloned(),
-        meta: request_meta(call, prepared, turn),
-        progress,
+        meta: request_meta(with.id, prepared, with.turn),
+        progress: with.progress,
+        caller: with.caller.clone(),
+        questions: with.desk.clone().map(|desk| desk as Arc<dyn Questions>),
     };
+    let open = with.desk.as_ref().map(|desk| desk.open.subscribe());
     let (kept, not_kept) = Kept::keep(grants, approved.grant());
     if let (Some(error), Consent::Agreed { not_remembered, .. }) = (not_kept, &mut record.consent) {
         tracing::warn!(%error, "approval not remembered");
@@ -74,7 +94,7 @@ pub async fn hand_over(
     let why = match tokio::time::timeout_at(at + timeout, connection.hand_over(outgoing)).await {
         Ok(Ok(in_flight)) => {
             kept.confirm();
-            return Ok(Sent { in_flight, target, timeout, at });
+            return Ok(Sent { in_flight, target, timeout, at, open });
         }
         Ok(Err(not_sent)) => not_sent.to_string(),
         // Dropping a hand-over that is not through hands nothing over.
@@ -120,22 +140,21 @@ impl Sent {
         self.at
     }
 
-    /// Waits for the answer, at most the tool's timeout. Dropping the future cancels the request.
+    /// Waits for the answer, at most the tool's timeout, in which open questions of the server do not count. Dropping the future cancels the request.
     ///
     /// # Errors
     /// A [`Failure`]: timeout (the upstream is told), or connection lost, which is ambiguous: the call may have run.
     pub async fn wait(mut self) -> Result<Raw, Box<Failure>> {
-        let answered = tokio::time::timeout_at(self.at + self.timeout, self.in_flight.answer()).await;
+        let left = self.timeout.saturating_sub(self.at.elapsed());
+        let answered = tokio::select! {
+            biased;
+            answered = self.in_flight.answer() => Some(answered),
+            () = time_is_over(left, self.open.take()) => None,
+        };
         match answered {
-            Ok(Ok(answer)) => Ok(Raw { answer, target: self.target }),
-            Ok(Err(lost)) => {
-                let message = format!(
-                    "tool call error: tool call failed for `{}`: the connection was lost; the call may have run",
-                    shown(&self.target)
-                );
-                Err(Box::new(Failure::new(Stage::Call, Code::Ambiguous, message).detail(lost.to_string())))
-            }
-            Err(_elapsed) => {
+            Some(Ok(answer)) => Ok(Raw { answer, target: self.target }),
+            Some(Err(unanswered)) => Err(Box::new(failure(&self.target, &unanswered))),
+            None => {
                 let message = format!(
                     "tool call error: tool call failed for `{}`: timed out awaiting tools/call after {}; the call may have run",
                     shown(&self.target),
@@ -146,6 +165,19 @@ impl Sent {
             }
         }
     }
+}
+
+/// What a call without an answer has come to.
+fn failure(target: &Target, unanswered: &Unanswered) -> Failure {
+    let (code, what) = match unanswered {
+        Unanswered::Lost(_) => (Code::Ambiguous, "the connection was lost; the call may have run"),
+        Unanswered::NotSent(_) => (Code::NotSent, "it was not sent"),
+        Unanswered::Question(_) => {
+            (Code::QuestionRefused, "the server asked what could not be answered; it may have run in part")
+        }
+    };
+    let message = format!("tool call error: tool call failed for `{}`: {what}", shown(target));
+    Failure::new(Stage::Call, code, message).detail(unanswered.to_string())
 }
 
 impl Raw {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use portcullis::model::caller::Caller;
+use portcullis::model::caller::{Caller, SessionId};
 use portcullis::model::digest::Digest;
 use portcullis::model::name::{CallId, ServerName, Target, ToolRef};
 use portcullis::model::outcome::{Code, Failure, Stage};
@@ -47,7 +47,9 @@ pub(crate) struct Ready {
 
 #[async_trait]
 impl Fleet for Ready {
-    async fn await_ready(&self, _server: &ServerName) {}
+    async fn await_ready(&self, _server: &ServerName, _caller: &Caller) {}
+
+    fn session_ended(&self, _session: &SessionId) {}
 
     fn mark_dirty(&self, server: &ServerName, connection: ConnectionId) {
         self.dirty.lock().push((server.clone(), connection));
@@ -164,6 +166,7 @@ impl Bench {
             seen: None,
             turn: TurnInfo { thread_id: self.caller.session.as_str().to_owned(), ..TurnInfo::default() },
             progress: None,
+            questions: None,
             reviewer: Arc::new(NobodyThere),
             cancel: CancellationToken::new(),
         }

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use portcullis::model::answer::{Answer, ProtocolError, ToolResult};
 use portcullis::model::revision::ConnectionId;
 use portcullis::ports::upstream::{
-    Connection, InFlight, ListFailure, Listing, Lost, NotSent, OutgoingCall, StartFailure, Upstream, UpstreamEvents,
-    UpstreamLog,
+    Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Unanswered, Upstream,
+    UpstreamEvents, UpstreamLog,
 };
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -288,7 +288,7 @@ struct Flying {
 
 #[async_trait]
 impl InFlight for Flying {
-    async fn answer(&mut self) -> Result<Answer, Lost> {
+    async fn answer(&mut self) -> Result<Answer, Unanswered> {
         let result = |text: &str| {
             Ok(Answer::Result(ToolResult::from_upstream(serde_json::from_str(text).unwrap(), text.into())))
         };
@@ -303,7 +303,7 @@ impl InFlight for Flying {
                 How::Never => std::future::pending().await,
                 How::Lost => {
                     closing.send_replace(false);
-                    Err(Lost("it ended".to_owned()))
+                    Err(Unanswered::Lost("it ended".to_owned()))
                 }
                 How::Gated(gate) => {
                     gate.pass().await;
@@ -317,7 +317,7 @@ impl InFlight for Flying {
         let ended = tokio::select! {
             biased;
             ended = answering => ended,
-            _closed = open.wait_for(|open| !open) => Err(Lost("the connection was closed".to_owned())),
+            _closed = open.wait_for(|open| !open) => Err(Unanswered::Lost("the connection was closed".to_owned())),
         };
         self.landed = true;
         ended

@@ -31,7 +31,7 @@ use portcullis::ports::clock::Clock;
 use portcullis::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
 use portcullis::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
 use portcullis::ports::upstream::{
-    Connection, InFlight, ListFailure, Listing, Lost, NotSent, OutgoingCall, Progress, StartFailure, Upstream,
+    Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, Progress, StartFailure, Unanswered, Upstream,
     UpstreamEvents,
 };
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ impl Connection for FakeConnection {
 
 #[async_trait]
 impl InFlight for FakeCall {
-    async fn answer(&mut self) -> Result<Answer, Lost> {
+    async fn answer(&mut self) -> Result<Answer, Unanswered> {
         let answer = match self.call.tool.as_str() {
             "verbatim" => Answer::Result(result(VERBATIM)),
             "error" => Answer::Error(ProtocolError {

@@ -1,0 +1,179 @@
+//! The protocol era of one connection: with a handshake, or stateless (the era is a property of a hop).
+//!
+//! What differs on our way to a server is here: what a request's `_meta` must say, and which members of an answer mean
+//! something on this hop only.
+
+use rmcp::model::{Implementation, ProtocolVersion};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::model::answerable::Answerable;
+
+/// Keys of the protocol in `_meta`.
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CLIENT: &str = "io.modelcontextprotocol/clientInfo";
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+/// What a server says of itself in each answer. It belongs to its hop; as provenance it is kept under our own key.
+const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+const SERVER_KEPT: &str = "portcullis/serverInfo";
+/// The member that says what kind of result it is.
+const RESULT_TYPE: &str = "resultType";
+
+/// The era.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Era {
+    /// `initialize`, 2024-11-05 to 2025-11-25.
+    #[default]
+    Legacy,
+    /// Each request stands for itself, from 2026-07-28.
+    Modern,
+}
+
+/// What a result of a server is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ResultType {
+    /// The answer; an absent type means that, too.
+    Complete,
+    /// Questions that have to be answered first.
+    InputRequired,
+    /// Something that was not asked for.
+    Other(String),
+}
+
+impl Era {
+    /// Adds to a request's `_meta` what the era wants there: who asks, in which version, and what its client can be asked.
+    pub(super) fn stamp(self, meta: &mut Map<String, Value>, answerable: Answerable) {
+        if self == Self::Modern {
+            let us = us();
+            meta.insert(VERSION.to_owned(), Value::from(ProtocolVersion::NO_INITIALIZE.as_str()));
+            meta.insert(CLIENT.to_owned(), json!({ "name": us.name, "version": us.version }));
+            meta.insert(CAPABILITIES.to_owned(), Value::Object(answerable.to_capabilities()));
+        }
+    }
+
+    /// Returns what kind of result a text is.
+    pub(super) fn result_type(self, text: &str) -> ResultType {
+        // Most answers of the older era do not have the word at all.
+        if self == Self::Legacy || !text.contains(RESULT_TYPE) {
+            return ResultType::Complete;
+        }
+        let kind = members(text).and_then(|members| members.into_iter().rfind(|(key, _)| key == RESULT_TYPE));
+        match kind.map(|(_, raw)| serde_json::from_str::<String>(raw.get())) {
+            None => ResultType::Complete,
+            Some(Ok(kind)) if kind == "complete" => ResultType::Complete,
+            Some(Ok(kind)) if kind == "input_required" => ResultType::InputRequired,
+            Some(Ok(kind)) => ResultType::Other(kind),
+            Some(Err(_)) => ResultType::Other("no text".to_owned()),
+        }
+    }
+
+    /// Takes off a result what means something on this hop only. Every other member stays as it was spelled.
+    pub(super) fn strip(self, text: &str) -> Option<String> {
+        let typed = self == Self::Modern && text.contains(RESULT_TYPE);
+        if !typed && !text.contains(SERVER) {
+            return None;
+        }
+        let mut changed = false;
+        let mut out = Vec::new();
+        for (key, raw) in members(text)? {
+            if typed && key == RESULT_TYPE {
+                changed = true;
+            } else if let Some(meta) = (key == "_meta").then(|| renamed(raw.get())).flatten() {
+                changed = true;
+                out.push((key, meta));
+            } else {
+                out.push((key, raw.get().to_owned()));
+            }
+        }
+        changed.then(|| object(&out))
+    }
+}
+
+/// Who we are to a server.
+pub(super) fn us() -> Implementation {
+    Implementation::new("portcullis", env!("CARGO_PKG_VERSION"))
+}
+
+/// Returns a `_meta` in which the server's own name stands under our key.
+fn renamed(meta: &str) -> Option<String> {
+    let members = members(meta)?;
+    members.iter().any(|(key, _)| key == SERVER).then(|| {
+        let of = |key: &str| if key == SERVER { SERVER_KEPT.to_owned() } else { key.to_owned() };
+        let kept = members.iter().filter(|(key, _)| key != SERVER_KEPT);
+        object(&kept.map(|(key, raw)| (of(key), raw.get().to_owned())).collect::<Vec<_>>())
+    })
+}
+
+/// The members of an object in their order, each value as it was spelled. `None`: no object.
+fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
+    struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+    impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Visitor;
+
+            impl<'de> serde::de::Visitor<'de> for Visitor {
+                type Value = Vec<(String, &'de RawValue)>;
+
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("an object")
+                }
+
+                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                    let mut members = Vec::new();
+                    while let Some(member) = map.next_entry()? {
+                        members.push(member);
+                    }
+                    Ok(members)
+                }
+            }
+
+            deserializer.deserialize_map(Visitor).map(Members)
+        }
+    }
+
+    serde_json::from_str::<Members<'_>>(text).ok().map(|members| members.0)
+}
+
+fn object(members: &[(String, String)]) -> String {
+    let members: Vec<String> =
+        members.iter().map(|(key, raw)| format!("{}:{raw}", Value::from(key.as_str()))).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_of_the_stateless_era_says_who_asks_and_what_its_client_can_do() {
+        let mut meta = Map::new();
+        Era::Legacy.stamp(&mut meta, Answerable::RELAYED);
+        assert!(meta.is_empty());
+        Era::Modern.stamp(&mut meta, Answerable { roots: true, ..Answerable::default() });
+        assert_eq!(meta[VERSION], "2026-07-28");
+        assert_eq!(meta[CAPABILITIES], json!({ "roots": {} }));
+        assert_eq!(meta[CLIENT]["name"], "portcullis");
+    }
+
+    #[test]
+    fn pitfall_1_the_type_of_a_result_belongs_to_its_hop() {
+        let modern = r#"{ "resultType":"complete","zz":1.50,"content":[ {"a" : 1} ]}"#;
+        assert_eq!(Era::Modern.result_type(modern), ResultType::Complete);
+        assert_eq!(Era::Modern.strip(modern).unwrap(), r#"{"zz":1.50,"content":[ {"a" : 1} ]}"#);
+        assert_eq!(Era::Legacy.strip(modern), None, "in the older era it is a member like any other");
+        assert_eq!(Era::Modern.strip(r#"{"content":["resultType"]}"#), None);
+        assert_eq!(Era::Modern.result_type(r#"{"content":[]}"#), ResultType::Complete);
+        assert_eq!(Era::Modern.result_type(r#"{"resultType":"input_required"}"#), ResultType::InputRequired);
+        assert_eq!(Era::Modern.result_type(r#"{"resultType":"task"}"#), ResultType::Other("task".to_owned()));
+    }
+
+    #[test]
+    fn pitfall_15_the_name_of_a_server_is_kept_under_our_own_key() {
+        let text = r#"{"content":[],"_meta":{"a":1.0,"io.modelcontextprotocol/serverInfo":{"name":"x"},"b":[]}}"#;
+        let stripped = Era::Legacy.strip(text).unwrap();
+        assert_eq!(stripped, r#"{"content":[],"_meta":{"a":1.0,"portcullis/serverInfo":{"name":"x"},"b":[]}}"#);
+        let forged = r#"{"_meta":{"portcullis/serverInfo":1,"io.modelcontextprotocol/serverInfo":2}}"#;
+        assert_eq!(Era::Legacy.strip(forged).unwrap(), r#"{"_meta":{"portcullis/serverInfo":2}}"#);
+    }
+}
