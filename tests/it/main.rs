@@ -22,6 +22,7 @@ mod interop;
 mod isolation;
 mod layers;
 mod lifecycle;
+mod oauth;
 mod order;
 mod questions;
 mod relay;

@@ -1,5 +1,6 @@
 //! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
+pub(crate) mod auth_server;
 pub(crate) mod far_end;
 pub(crate) mod gate;
 pub(crate) mod installed;
