@@ -160,6 +160,10 @@ fn before_handshake(error: ServerInitializeError) -> Result<QuitReason, ServeErr
         ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::TransportError { .. } => {
             Ok(QuitReason::Closed)
         }
+        // Its text would quote what the client sent.
+        ServerInitializeError::ExpectedInitializeRequest(_) => {
+            Err(ServeError::Handshake("the client began with something else than `initialize`".to_owned()))
+        }
         other => Err(ServeError::Handshake(crate::model::text::shown(&other.to_string(), 512))),
     }
 }

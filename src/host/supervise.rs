@@ -158,7 +158,7 @@ impl Supervised {
         let mut problems = Vec::new();
         let mut tools = Vec::with_capacity(listing.tools.len());
         for definition in &listing.tools {
-            match ToolDefinition::parse(definition) {
+            match ToolDefinition::parse_shared(Arc::clone(definition)) {
                 Ok(definition) if (self.spec.filter)(definition.name()) => tools.push(Arc::new(definition)),
                 Ok(_filtered) => {}
                 Err(bad) => problems.push(match std::error::Error::source(&bad) {

@@ -27,6 +27,7 @@ mod order;
 mod questions;
 mod relay;
 mod seen;
+mod stdio;
 mod upstream;
 mod upstream_process;
 mod vectors;

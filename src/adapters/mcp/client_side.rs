@@ -112,6 +112,16 @@ impl Incoming {
         Ok(())
     }
 
+    /// Answers with this text as `error`, instead of what the handler returns; like [`Incoming::respond`].
+    ///
+    /// # Errors
+    /// [`NoObject`]; the handler's own answer stands then.
+    pub fn respond_error_text(&self, error: &str) -> Result<(), NoObject> {
+        let text = one_line(error)?;
+        *self.0.reply.lock() = Some(Reply::Error(text));
+        Ok(())
+    }
+
     /// Answers with a JSON-RPC error, instead of what the handler returns: any code, data as it is.
     pub fn respond_error(&self, code: i64, message: &str, data: Option<&Value>) {
         let mut error = Map::new();

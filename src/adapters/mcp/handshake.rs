@@ -81,7 +81,8 @@ impl<T: Transport<RoleClient> + 'static> Opening<T> {
                 closed(end.why())
             }
             ClientInitializeError::JsonRpcError(error) => refusing(refused(&error)),
-            ClientInitializeError::ExpectedInitResult(_) => {
+            // Their texts would quote what the server sent.
+            ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
                 refusing("the server's answer to the handshake is not what the protocol says".to_owned())
             }
             other => refusing(text::shown(&other.to_string(), MAX_WHY)),

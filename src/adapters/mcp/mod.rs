@@ -12,7 +12,9 @@
 //! | `transport` | how does rmcp read and write them? |
 //! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
 //! | `answer` | what does a raw answer mean? |
+//! | `strays` | and one that nobody waits for? |
 //! | `child`, `stderr` | how does a server's process live and end? |
+//! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
 //! | `client`, `handshake` | how is a server connected, in which era? |
 //! | `connection` | how is it listed and called? |
 //! | `listen` | how are changes heard of where there is no session? |
@@ -35,6 +37,7 @@ mod answer;
 mod connection;
 mod envelope;
 mod era;
+mod guard;
 mod handshake;
 mod inquiry;
 mod line;
@@ -42,5 +45,7 @@ mod link;
 mod listen;
 mod outbox;
 mod rounds;
+mod spawn;
 mod stderr;
+mod strays;
 mod upstream_side;

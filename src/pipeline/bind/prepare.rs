@@ -90,8 +90,8 @@ pub fn stale(catalog: &Catalog, prepared: &Prepared) -> Unprepared {
 /// be shown whole has not been seen: the tools must be listed again.
 fn changed(target: &Target, tool: &CatalogTool) -> Unprepared {
     let mut failure = Failure::stale(target);
-    let definition = serde_json::Value::Object(tool.definition.value().clone()).to_string();
-    let shown = text::prefix(&definition, MAX_SHOWN_DEFINITION);
+    let definition = tool.definition.verbatim();
+    let shown = text::prefix(definition, MAX_SHOWN_DEFINITION);
     failure.message.push_str(". Its definition is now: ");
     failure.message.push_str(shown);
     let whole = shown.len() == definition.len();

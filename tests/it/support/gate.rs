@@ -46,6 +46,9 @@ use super::PATIENCE;
 pub(crate) const VERBATIM: &str =
     r#"{"zeta": 1.50, "content":[{"type":"text","text":"x","odd":1e2}],"isError" :false,"_meta":{"b":1,"a":2}}"#;
 
+/// What the tool `error` answers.
+pub(crate) const ERROR: &str = r#"{"odd": 1e2,"code":-32042,"message":"go away","data":{"z":1.50,"a":[2]}}"#;
+
 /// The scripted server. Its tools do what their names say; any other tool echoes its arguments.
 #[derive(Default)]
 pub(crate) struct Script {
@@ -128,7 +131,8 @@ impl InFlight for FakeCall {
             "error" => Answer::Error(ProtocolError {
                 code: -32_042,
                 message: "go away".to_owned(),
-                data: Some(json!({ "z": 1, "a": [2] })),
+                data: Some(json!({ "z": 1.5, "a": [2] })),
+                verbatim: Some(ERROR.into()),
             }),
             "steps" => {
                 for step in [1.0, 3.0, 2.0, 3.0, f64::NAN, 4.5] {

@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod installed;
 pub(crate) mod policy;
 pub(crate) mod raw_client;
+pub(crate) mod served;
 
 use std::path::PathBuf;
 use std::process::Command;
