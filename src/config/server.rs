@@ -87,12 +87,20 @@ pub struct ResolvedServer {
 
 /// How the reason begins of a server that a layer switched off.
 const SWITCHED_OFF: &str = "disabled by";
+/// The reason of a server that is in order.
+const NOT_SERVED: &str = "this version serves stdio servers only";
 
 impl ResolvedServer {
     /// Whether a layer switched the server off (`enabled = false`), rather than a mistake.
     #[must_use]
     pub fn is_switched_off(&self) -> bool {
         self.enabled.as_ref().is_err_and(|why| why.starts_with(SWITCHED_OFF))
+    }
+
+    /// Returns why the server cannot be logged in to: it is switched off, or its table is wrong.
+    #[must_use]
+    pub fn no_login(&self) -> Option<&str> {
+        self.enabled.as_ref().err().map(String::as_str).filter(|why| *why != NOT_SERVED)
     }
 }
 
@@ -409,9 +417,6 @@ fn enabled(
     if let Some(layer) = off.max_by_key(|layer| layer.kind()) {
         return Err(format!("{SWITCHED_OFF} the {layer} layer"));
     }
-    if matches!(server.transport, Transport::Http(_)) {
-        return Err("this version serves stdio servers only".to_owned());
-    }
     if let Some((layer, table)) = definition
         && let Some(granted) = &layer.variables
         && let Some(name) = references(table).into_iter().find(|name| !granted.contains(*name))
@@ -419,6 +424,9 @@ fn enabled(
         return Err(format!(
             "it names the environment variable `{name}`, which the trust in its project does not grant (R4)"
         ));
+    }
+    if matches!(server.transport, Transport::Http(_)) {
+        return Err(NOT_SERVED.to_owned());
     }
     Ok(())
 }

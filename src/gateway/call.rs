@@ -14,9 +14,11 @@ use serde_json::Value;
 use super::elicit::ElicitationReviewer;
 use super::handler::Gate;
 use super::progress::{self, Steps};
+use super::relay::ClientQuestions;
 use crate::adapters::mcp::client_side::Incoming;
 use crate::host::session::SessionCall;
 use crate::model::answer::ToolResult;
+use crate::model::answerable::Answerable;
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::pipeline::Finished;
 use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
@@ -47,7 +49,13 @@ pub(super) async fn run(
         steps = Some(out);
     }
     let capabilities = context.client_capabilities();
-    let reviewer = ElicitationReviewer::new(context.peer.clone(), capabilities.as_ref(), gate.hung_up.clone());
+    let declared = capabilities.as_ref().and_then(|declared| serde_json::to_value(declared).ok()).unwrap_or_default();
+    let answerable = Answerable::of_capabilities(&declared);
+    if let Some(server) = call.target.server.clone() {
+        let hung_up = gate.hung_up.clone();
+        call.questions = Some(Arc::new(ClientQuestions::new(context.peer.clone(), server, answerable, hung_up)));
+    }
+    let reviewer = ElicitationReviewer::new(context.peer.clone(), answerable, gate.hung_up.clone());
     call.reviewer = Some(Arc::new(reviewer));
     call.client_meta = context.meta.0.0;
     let size = serde_json::to_vec(&call.client_meta).map_or(usize::MAX, |text| text.len());

@@ -11,6 +11,7 @@
 //! | `list` | what does the client see of the catalog? |
 //! | `call` | how does a call go in and its answer out? |
 //! | `progress` | what does the client hear of a call under way? |
+//! | `relay` | how does a server's question get to the client whose call it belongs to? |
 //! | `notices` | what is it told unasked? |
 //! | `elicit`, `question` | how is the person behind it asked? |
 //!
@@ -26,6 +27,7 @@ mod handler;
 mod list;
 mod notices;
 mod progress;
+mod relay;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -24,7 +24,9 @@ use crate::model::revision::ConnectionId;
 use crate::model::tool::ServerIdentity;
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
-use crate::ports::upstream::{Connection, Fleet as FleetPort, StartFailure, Traffic, Upstream, UpstreamLog};
+use crate::ports::upstream::{
+    Connection, ConnectionEvent, Fleet as FleetPort, StartFailure, Traffic, Upstream, UpstreamLog,
+};
 
 /// How long servers that are still starting are waited for before a list is served without them (catalog-dispatch 3.1).
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -143,6 +145,9 @@ pub struct ServerStatus {
     /// How many bytes have passed over its connection, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
+    /// What happened on its connections so far, and how often.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub events: BTreeMap<ConnectionEvent, u64>,
 }
 
 /// All servers of one host.
@@ -159,6 +164,7 @@ pub(super) struct Server {
     pub(super) wanted: Arc<Notify>,
     pub(super) dirty: Arc<Mutex<Option<ConnectionId>>>,
     pub(super) problems: Arc<Mutex<Vec<String>>>,
+    pub(super) events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     pub(super) live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     required: bool,
     startup_timeout: Duration,
@@ -276,6 +282,7 @@ impl Fleet {
             tools: listed(name),
             problems: server.problems.lock().clone(),
             traffic: server.live.lock().as_ref().and_then(Weak::upgrade).map(|connection| connection.traffic()),
+            events: server.events.lock().clone(),
         };
         self.servers.iter().map(status).collect()
     }
@@ -307,6 +314,7 @@ impl Server {
             wanted: Arc::default(),
             dirty: Arc::default(),
             problems: Arc::default(),
+            events: Arc::default(),
             live: Arc::default(),
             required,
             startup_timeout,

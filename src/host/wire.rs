@@ -20,6 +20,7 @@ use super::policies::{ComponentSpec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
+use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
@@ -218,6 +219,7 @@ fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
         Transport::Http(_) => Arc::new(Unsupported("servers with a `url` are not served by this version".to_owned())),
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
+    let upstream = Lanes::of(upstream, server.sharing);
     let filter = server.filter.clone();
     // Without search and scripts a tool is shown directly or not at all.
     let shown = !server.omit_tools_from.contains(&Exposure::Direct);

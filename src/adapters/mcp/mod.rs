@@ -20,14 +20,18 @@
 //! | `connection` | how is it listed and called? |
 //! | `listen` | how are changes heard of where there is no session? |
 //! | `link`, `rounds` | how is a request sent, waited for, made again, cancelled? |
+//! | `asked` | how is a client asked, its answer kept as text? |
+//! | `lanes` | who shares a server? |
 //! | `era` | what belongs to one hop only? |
 //! | `inquiry` | whose question is it? |
 //!
 //! Does not know about policies, catalogs or names: that is the pipeline's.
 
+pub mod asked;
 pub mod child;
 pub mod client;
 pub mod client_side;
+pub mod lanes;
 pub mod transport;
 
 mod answer;
