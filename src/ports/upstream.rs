@@ -105,6 +105,14 @@ pub struct Traffic {
     pub sent: u64,
 }
 
+impl Traffic {
+    /// Returns both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { received: self.received.saturating_add(other.received), sent: self.sent.saturating_add(other.sent) }
+    }
+}
+
 /// One live connection.
 #[async_trait]
 pub trait Connection: Send + Sync {

@@ -22,8 +22,8 @@ use crate::model::name::RawToolName;
 use crate::model::revision::ConnectionId;
 use crate::model::tool::ToolDefinition;
 use crate::ports::upstream::{
-    Connection, ConnectionEvent, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Unanswered,
-    Upstream, UpstreamEvents, UpstreamLog,
+    Connection, ConnectionEvent, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Traffic,
+    Unanswered, Upstream, UpstreamEvents, UpstreamLog,
 };
 
 /// How many callers may have a connection of their own.
@@ -194,6 +194,14 @@ impl Connection for Laned {
 
     fn is_open(&self) -> bool {
         self.listing.is_open()
+    }
+
+    /// The connections that are open, together.
+    fn traffic(&self) -> Traffic {
+        let lanes: Vec<Arc<Lane>> = self.lanes.lock().values().cloned().collect();
+        // One that is being opened has no bytes to tell of yet.
+        let open = |lane: &Arc<Lane>| Some(lane.connection.try_lock().ok()?.as_ref()?.connection.traffic());
+        lanes.iter().filter_map(open).fold(self.listing.traffic(), Traffic::and)
     }
 
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure> {
