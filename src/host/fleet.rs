@@ -276,12 +276,16 @@ impl Fleet {
     pub fn status(&self) -> Vec<ServerStatus> {
         let snapshot = self.shared.catalog.current();
         let listed = |name: &ServerName| snapshot.tools().iter().filter(|tool| tool.server == *name).count();
+        let live = |server: &Server| {
+            let live = server.live.lock().as_ref().and_then(Weak::upgrade);
+            live.filter(|connection| connection.is_open())
+        };
         let status = |(name, server): (&ServerName, &Server)| ServerStatus {
             server: name.clone(),
             state: server.state.borrow().clone(),
             tools: listed(name),
             problems: server.problems.lock().clone(),
-            traffic: server.live.lock().as_ref().and_then(Weak::upgrade).map(|connection| connection.traffic()),
+            traffic: live(server).map(|connection| connection.traffic()),
             events: server.events.lock().clone(),
         };
         self.servers.iter().map(status).collect()
