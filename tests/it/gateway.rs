@@ -403,7 +403,12 @@ async fn log_messages_of_upstreams_pass_at_or_above_the_level_that_was_set() {
     assert_eq!(client.answer(json!(1)).await["result"], json!({}));
     let log = |level: &str, logger: Option<&str>| {
         let logger = logger.map(str::to_owned);
-        bench.script.events().log(UpstreamLog { level: level.to_owned(), logger, data: json!({ "of": level }) });
+        bench.script.events().log(UpstreamLog {
+            level: level.to_owned(),
+            logger,
+            data: json!({ "of": level }),
+            audience: None,
+        });
     };
     log("info", None);
     log("error", Some("db"));

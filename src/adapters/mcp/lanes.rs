@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::config::server_keys::Sharing;
 use crate::model::answer::Answer;
-use crate::model::caller::{Caller, Principal, SessionId, TenantId};
+use crate::model::caller::{Audience, Caller, SessionId};
 use crate::model::digest::Digest;
 use crate::model::name::RawToolName;
 use crate::model::revision::ConnectionId;
@@ -67,15 +67,6 @@ impl Upstream for Lanes {
     }
 }
 
-/// Whose connection it is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    tenant: TenantId,
-    principal: Principal,
-    /// None: all sessions of the principal.
-    session: Option<SessionId>,
-}
-
 type Definitions = HashMap<RawToolName, Digest>;
 
 /// One caller's own connection, or the place for it.
@@ -102,28 +93,29 @@ struct Laned {
     listing: Arc<dyn Connection>,
     /// What it listed last.
     listed: Mutex<Definitions>,
-    lanes: Mutex<HashMap<Key, Arc<Lane>>>,
+    lanes: Mutex<HashMap<Audience, Arc<Lane>>>,
     events: Arc<dyn UpstreamEvents>,
 }
 
 impl Laned {
-    fn key(&self, caller: &Caller) -> Key {
+    fn audience(&self, caller: &Caller) -> Audience {
         let session = (self.sharing == Sharing::Session).then(|| caller.session.clone());
-        Key { tenant: caller.tenant.clone(), principal: caller.principal.clone(), session }
+        Audience { tenant: caller.tenant.clone(), principal: caller.principal.clone(), session }
     }
 
     /// Returns the caller's lane, and makes room for it where there is none yet.
-    fn lane(&self, key: Key) -> Result<Arc<Lane>, StartFailure> {
+    fn lane(&self, key: Audience) -> Result<Arc<Lane>, StartFailure> {
         let (lane, idle) = {
             let mut lanes = self.lanes.lock();
-            let idle: Vec<Key> =
+            let idle: Vec<Audience> =
                 lanes.iter().filter(|(other, lane)| **other != key && lane.is_idle()).map(|l| l.0.clone()).collect();
             let idle: Vec<Arc<Lane>> = idle.iter().filter_map(|key| lanes.remove(key)).collect();
             if !lanes.contains_key(&key) && lanes.len() >= MAX_LANES {
                 let why = format!("{MAX_LANES} callers have a server of their own already");
                 return Err(StartFailure::Spawn(why));
             }
-            let lane = lanes.entry(key).or_insert_with(|| Arc::new(Lane::new(Arc::clone(&self.events))));
+            let fresh = || Arc::new(Lane::new(key.clone(), Arc::clone(&self.events)));
+            let lane = lanes.entry(key.clone()).or_insert_with(fresh);
             *lane.used.lock() = Instant::now();
             (Arc::clone(lane), idle)
         };
@@ -167,12 +159,12 @@ fn defined(listing: &Listing) -> Definitions {
 }
 
 impl Lane {
-    fn new(events: Arc<dyn UpstreamEvents>) -> Self {
+    fn new(audience: Audience, events: Arc<dyn UpstreamEvents>) -> Self {
         Self {
             connection: tokio::sync::Mutex::default(),
             used: Mutex::new(Instant::now()),
             busy: Arc::default(),
-            heard: Arc::new(Heard { events, changed: AtomicBool::new(false) }),
+            heard: Arc::new(Heard { audience, events, changed: AtomicBool::new(false) }),
         }
     }
 
@@ -211,14 +203,14 @@ impl Connection for Laned {
     }
 
     async fn ready_for(&self, caller: &Caller, deadline: Instant) -> Result<(), StartFailure> {
-        let lane = self.lane(self.key(caller))?;
+        let lane = self.lane(self.audience(caller))?;
         let patience = deadline.saturating_duration_since(Instant::now());
         timeout_at(deadline, self.open(&lane, deadline)).await.map_err(|_| StartFailure::Timeout(patience))?
     }
 
     fn session_ended(&self, session: &SessionId) {
         let mut lanes = self.lanes.lock();
-        let ended: Vec<Key> = lanes.keys().filter(|key| key.session.as_ref() == Some(session)).cloned().collect();
+        let ended: Vec<Audience> = lanes.keys().filter(|key| key.session.as_ref() == Some(session)).cloned().collect();
         let ended: Vec<Arc<Lane>> = ended.iter().filter_map(|key| lanes.remove(key)).collect();
         drop(lanes);
         ended.into_iter().for_each(Lane::retire);
@@ -226,7 +218,7 @@ impl Connection for Laned {
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {
         let none = || NotSent("the caller has no server of its own: it could not be started, or has ended".to_owned());
-        let lane = self.lanes.lock().get(&self.key(&call.caller)).map(Arc::clone).ok_or_else(none)?;
+        let lane = self.lanes.lock().get(&self.audience(&call.caller)).map(Arc::clone).ok_or_else(none)?;
         *lane.used.lock() = Instant::now();
         let connection = {
             // Not waited for: under the lease a connection is there or it is not.
@@ -270,6 +262,7 @@ impl InFlight for InLane {
 
 /// What happens on somebody's own connection. Its end is no end of the server's.
 struct Heard {
+    audience: Audience,
     events: Arc<dyn UpstreamEvents>,
     changed: AtomicBool,
 }
@@ -280,7 +273,8 @@ impl UpstreamEvents for Heard {
     }
 
     fn log(&self, message: UpstreamLog) {
-        self.events.log(message);
+        // What one caller's server says is for nobody else.
+        self.events.log(UpstreamLog { audience: Some(self.audience.clone()), ..message });
     }
 
     fn event(&self, connection: ConnectionId, event: ConnectionEvent) {

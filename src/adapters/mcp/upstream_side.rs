@@ -230,6 +230,7 @@ impl UpstreamSide {
             level: text::prefix(&params.level, 32).to_owned(),
             logger: params.logger.map(|logger| text::prefix(&logger, 256).to_owned()),
             data: params.data.map_or(Value::Null, |raw| log_data(raw.get())),
+            audience: None,
         });
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The client answers; what it answered is then decided about like a call, with the kind `reply`: every component that
 //! matches is asked, somebody may have to agree, and the decision is recorded before anything is sent. The baseline is not
-//! asked: the call was approved, and the answer was given for it ([decision 11](../../../docs/decisions/0011-replies.md)).
+//! asked: the call was approved, and the answer was given for it (decision 10).
 //! An agreement to a reply is never remembered. What is sent is the serialisation of the value that the policies saw (R26).
 //!
 //! Time in which a question is open does not count as the tool's.

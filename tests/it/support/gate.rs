@@ -337,10 +337,7 @@ impl Bench {
 
     /// Connects a client that has said nothing yet.
     pub(crate) fn client(&self, options: ServeOptions) -> Client {
-        let (near, far) = tokio::io::duplex(1024 * 1024);
-        let (out_near, out_far) = tokio::io::duplex(1024 * 1024);
-        let served = tokio::spawn(gateway::serve(Arc::clone(&self.host), Caller::local("me"), far, out_far, options));
-        Client { write: Some(near), lines: BufReader::new(out_near).lines(), served, kept: Vec::new() }
+        Client::of(&self.host, options)
     }
 
     /// Connects a client and shakes hands.
@@ -360,6 +357,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Connects a client to any host.
+    pub(crate) fn of(host: &Arc<Host>, options: ServeOptions) -> Self {
+        let (near, far) = tokio::io::duplex(1024 * 1024);
+        let (out_near, out_far) = tokio::io::duplex(1024 * 1024);
+        let served = tokio::spawn(gateway::serve(Arc::clone(host), Caller::local("me"), far, out_far, options));
+        Self { write: Some(near), lines: BufReader::new(out_near).lines(), served, kept: Vec::new() }
+    }
+
     pub(crate) async fn send(&mut self, line: &str) {
         let write = self.write.as_mut().unwrap();
         write.write_all(format!("{line}\n").as_bytes()).await.unwrap();

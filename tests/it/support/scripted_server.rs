@@ -6,7 +6,7 @@
 //! `--deaf` (reads nothing after the handshake),
 //! `--rubbish` (before the handshake), `--changes N` (that many `list_changed` at once), `--version V`,
 //! `--init-error`, `--init-null`, `--list MODE` with `pages`, `repeated`, `endless`, `long-cursor`, `many`,
-//! `duplicate`, `bad-schema`, `error`, `no-list`, `never`, `unknown`.
+//! `duplicate`, `bad-schema`, `error`, `no-list`, `never`, `unknown`, `odd` (tools whose answers are odd on the wire).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a broken script shall be seen")]
 
 use std::collections::HashMap;
@@ -174,6 +174,7 @@ fn list(script: &Script, id: &Value, params: &Value) {
         "error" => return refuse(id, -32050, "the list is closed", &Value::Null),
         "no-list" => json!({ "tools": "none" }),
         "never" => return,
+        "odd" => page(["raw", "protocol-error", "rubbish", "log"].map(tool).into(), None),
         "unknown" => {
             return answer_raw(
                 id,
