@@ -20,6 +20,8 @@ use super::policies::{ComponentSpec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
+use crate::adapters::mcp::http::endpoint::HttpEndpoint;
+use crate::adapters::mcp::http::upstream::{HttpSettings, HttpUpstream};
 use crate::adapters::mcp::transport;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
@@ -28,9 +30,10 @@ use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
 use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
-use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
+use crate::config::server::{HttpTarget, ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
+use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
@@ -42,6 +45,7 @@ use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::{Kind, Matches, PolicySet};
+use crate::ports::credentials::Credentials;
 use crate::ports::recorder::Recorder;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
 
@@ -215,7 +219,16 @@ fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
             launch: launch.clone(),
             settings: Settings { limits: message_limits(server.message_limit), lifecycle: server.lifecycle },
         }),
-        Transport::Http(_) => Arc::new(Unsupported("servers with a `url` are not served by this version".to_owned())),
+        Transport::Http(target) => Arc::new(ConfiguredHttp {
+            server: server.name.clone(),
+            target: target.clone(),
+            settings: HttpSettings {
+                limits: message_limits(server.message_limit),
+                lifecycle: server.lifecycle,
+                concurrency: usize::try_from(server.concurrency).unwrap_or(usize::MAX),
+            },
+            login: None,
+        }),
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
     let filter = server.filter.clone();
@@ -274,7 +287,7 @@ impl Configured {
         let program = self.launch.executable.as_ref().map_err(|why| StartFailure::Spawn(why.clone()))?;
         // A variable that is not Unicode counts as not set, and its name is in the message.
         let lookup = |name: &str| std::env::var(name).ok();
-        let missing = |error: crate::config::template::MissingVariable| StartFailure::Spawn(error.to_string());
+        let missing = |error: MissingVariable| StartFailure::Spawn(error.to_string());
         let program = program.to_str().ok_or_else(|| {
             let shown = crate::model::text::shown(&program.display().to_string(), 256);
             StartFailure::Spawn(format!("the path `{shown}` is not Unicode"))
@@ -298,6 +311,40 @@ impl Upstream for Configured {
         let launch = self.launch()?;
         self.check_trusted().await?;
         StdioUpstream::new(self.server.clone(), launch, self.settings).connect(deadline, events).await
+    }
+}
+
+/// A configured HTTP server. What its address, headers and token are is found out at each connection.
+struct ConfiguredHttp {
+    server: ServerName,
+    target: HttpTarget,
+    settings: HttpSettings,
+    /// The tokens of a login, where there can be one.
+    login: Option<Arc<dyn Credentials>>,
+}
+
+impl ConfiguredHttp {
+    fn endpoint(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<HttpEndpoint, MissingVariable> {
+        Ok(HttpEndpoint {
+            url: self.target.url.resolve(lookup)?,
+            headers: self.target.all_headers(lookup)?,
+            bearer: self.target.bearer(lookup)?,
+        })
+    }
+}
+
+#[async_trait]
+impl Upstream for ConfiguredHttp {
+    async fn connect(
+        &self,
+        deadline: Instant,
+        events: Arc<dyn UpstreamEvents>,
+    ) -> Result<Arc<dyn Connection>, StartFailure> {
+        // A variable that is not Unicode counts as not set, and its name is in the message.
+        let endpoint = self.endpoint(&|name| std::env::var(name).ok());
+        let endpoint = endpoint.map_err(|missing| StartFailure::Spawn(missing.to_string()))?;
+        let upstream = HttpUpstream::new(self.server.clone(), endpoint, self.login.clone(), self.settings);
+        upstream.connect(deadline, events).await
     }
 }
 

@@ -25,6 +25,7 @@
 pub mod child;
 pub mod client;
 pub mod client_side;
+pub mod http;
 pub mod transport;
 
 mod answer;
