@@ -17,6 +17,7 @@ mod consent;
 mod fleet;
 mod gateway;
 mod gateway_asks;
+mod http;
 mod isolation;
 mod layers;
 mod lifecycle;

@@ -1,6 +1,7 @@
 //! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
 pub(crate) mod gate;
+pub(crate) mod http_server;
 pub(crate) mod policy;
 
 use std::path::PathBuf;

@@ -279,7 +279,9 @@ impl Carrier {
         match reply {
             Reply::Json(text) => match self.deliver(&text, Some(post)).await {
                 Heard::Answer => Ok(()),
-                Heard::Other => Err(Failure::Unusable("the server answered with a message that is no answer".to_owned())),
+                Heard::Other => {
+                    Err(Failure::Unusable("the server answered with a message that is no answer".to_owned()))
+                }
                 Heard::Rubbish(what) => Err(Failure::Unusable(format!("the server answered with {what}"))),
             },
             Reply::Stream(response) => self.follow(post, response).await,

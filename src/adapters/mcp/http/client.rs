@@ -210,9 +210,8 @@ impl HttpClient {
     ) -> Result<reqwest::Response, Failure> {
         let mut request = self.client.request(method.clone(), url.clone()).headers(self.endpoint.headers.clone());
         if let Some(token) = token {
-            let value = bearer(token).ok_or_else(|| {
-                Failure::NotSent("the token has characters that a header cannot hold".to_owned())
-            })?;
+            let value = bearer(token)
+                .ok_or_else(|| Failure::NotSent("the token has characters that a header cannot hold".to_owned()))?;
             request = request.header(AUTHORIZATION, value);
         }
         request = request.headers(headers.clone());
@@ -290,7 +289,8 @@ fn parameter<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
 /// Says what a status means, and when to try again where the server tells.
 pub(super) fn status_text(status: StatusCode, headers: &HeaderMap) -> String {
     let busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let pause = headers.get(RETRY_AFTER).map(HeaderValue::to_str).and_then(|text| text.ok()?.trim().parse::<u64>().ok());
+    let pause =
+        headers.get(RETRY_AFTER).map(HeaderValue::to_str).and_then(|text| text.ok()?.trim().parse::<u64>().ok());
     match pause.filter(|pause| busy && *pause <= MAX_PAUSE) {
         Some(pause) => format!("{status} (try again in {pause} s)"),
         None => status.to_string(),

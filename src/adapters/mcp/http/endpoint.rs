@@ -211,7 +211,8 @@ mod tests {
 
     #[test]
     fn headers_of_the_protocol_cannot_be_configured() {
-        for name in ["Accept", "content-type", "Host", "Content-Length", "Connection", "Mcp-Session-Id", "MCP-Param-X"] {
+        for name in ["Accept", "content-type", "Host", "Content-Length", "Connection", "Mcp-Session-Id", "MCP-Param-X"]
+        {
             assert!(why(&given("https://example.test/", &[(name, "hush")], None)).contains("set by the protocol"));
         }
         assert!(why(&given("https://example.test/", &[("a b", "hush")], None)).contains("no name"));

@@ -196,7 +196,10 @@ mod tests {
         let nested = json!({ "properties": { "a": { "type": "object", "properties": {
             "b": { "type": "integer", "x-mcp-header": "Region" } } } } });
         let found = of(nested).unwrap();
-        assert_eq!(found, [Promoted { path: vec!["a".into(), "b".into()], header: "mcp-param-region".parse().unwrap() }]);
+        assert_eq!(
+            found,
+            [Promoted { path: vec!["a".into(), "b".into()], header: "mcp-param-region".parse().unwrap() }]
+        );
         let items = json!({ "properties": { "a": { "items": { "type": "string", "x-mcp-header": "X" } } } });
         assert!(of(items).unwrap_err().contains("through `properties`"));
         assert!(of(json!({ "x-mcp-header": "X" })).unwrap_err().contains("through `properties`"));
@@ -205,7 +208,8 @@ mod tests {
 
     #[test]
     fn annotations_that_break_the_rules_are_refused() {
-        let with = |kind: &str, header: Value| of(json!({ "properties": { "a": { "type": kind, "x-mcp-header": header } } }));
+        let with =
+            |kind: &str, header: Value| of(json!({ "properties": { "a": { "type": kind, "x-mcp-header": header } } }));
         assert!(with("string", json!("a b")).unwrap_err().contains("no name"));
         assert!(with("string", json!("")).unwrap_err().contains("no name"));
         assert!(with("number", json!("X")).unwrap_err().contains("no string"));
@@ -228,13 +232,15 @@ mod tests {
     #[test]
     fn what_a_list_says_goes_with_the_next_call_and_a_later_list_takes_it_back() {
         let learnt = ParamHeaders::default();
-        let list = |schema: Value| json!({ "result": { "tools": [{ "name": "t", "inputSchema": schema }] } }).to_string();
+        let list =
+            |schema: Value| json!({ "result": { "tools": [{ "name": "t", "inputSchema": schema }] } }).to_string();
         let headers = || {
             let mut headers = HeaderMap::new();
             learnt.add("t", Some(r#"{"a":"x","n":null}"#), &mut headers);
             headers
         };
-        let annotated = |name: &str, header: &str| json!({ "properties": { name: { "type": "string", "x-mcp-header": header } } });
+        let annotated =
+            |name: &str, header: &str| json!({ "properties": { name: { "type": "string", "x-mcp-header": header } } });
         learnt.learn("s", &list(annotated("a", "X")));
         assert_eq!(headers()["mcp-param-x"], "x");
         learnt.learn("s", &list(annotated("n", "X")));

@@ -89,7 +89,8 @@ impl Refusal {
             StatusCode::NOT_FOUND => !id.and_then(|id| self.error(id)).is_some_and(|error| code(error) == Some(-32601)),
             StatusCode::BAD_REQUEST => self.body.as_deref().is_some_and(|body| {
                 let envelope = Envelope::parse(body).ok();
-                let message = envelope.as_ref().and_then(|envelope| envelope.failure()).and_then(|raw| message(raw.get()));
+                let message =
+                    envelope.as_ref().and_then(|envelope| envelope.failure()).and_then(|raw| message(raw.get()));
                 message.is_some_and(|message| message.to_ascii_lowercase().contains("session"))
             }),
             _ => false,
@@ -161,7 +162,9 @@ async fn body(client: &HttpClient, mut response: reqwest::Response, limit: usize
                 body.extend_from_slice(&piece);
             }
             Ok(None) => return Ok(Some(body)),
-            Err(error) => return Err(Failure::Lost(format!("the answer broke off: {}", text::shown(&causes(error), 200)))),
+            Err(error) => {
+                return Err(Failure::Lost(format!("the answer broke off: {}", text::shown(&causes(error), 200))));
+            }
         }
     }
 }

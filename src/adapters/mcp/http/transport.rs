@@ -66,7 +66,9 @@ impl HttpTransport {
 fn cancels(message: &TxJsonRpcMessage<RoleClient>) -> Option<i64> {
     match message {
         JsonRpcMessage::Notification(notification) => match &notification.notification {
-            ClientNotification::CancelledNotification(cancelled) => cancelled.params.request_id.as_ref().and_then(our_number),
+            ClientNotification::CancelledNotification(cancelled) => {
+                cancelled.params.request_id.as_ref().and_then(our_number)
+            }
             _ => None,
         },
         JsonRpcMessage::Request(_) | JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,

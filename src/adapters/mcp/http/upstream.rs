@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use tokio::time::{Instant, timeout_at};
 
 use super::carrier::Carrier;
-pub use super::client::HttpTraffic;
 use super::client::HttpClient;
+pub use super::client::HttpTraffic;
 use super::endpoint::{Endpoint, HttpEndpoint};
 use super::transport::HttpTransport;
 use crate::adapters::mcp::handshake::{Opening, fresh_id};
