@@ -114,7 +114,8 @@ fn table(server: Server, launch: &Launch, port: u16) -> String {
             let (program, args) = (text(&launch.program), json!(launch.args));
             format!("command = {program}\nargs = {args}\nenv = {{ {} }}", env.join(", "))
         }
-        Over::Http => format!("url = {}", text(&url(port))),
+        // The direct side shakes hands, so the hop behind the gateway does, too.
+        Over::Http => format!("url = {}\nlifecycle = \"legacy\"", text(&url(port))),
     };
     let rest = "startup_timeout_sec = 120\ndefault_tools_approval_mode = \"approve\"";
     format!("[mcp_servers.{}]\n{how}\n{rest}\n\n", server.name)
