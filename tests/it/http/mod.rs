@@ -2,6 +2,9 @@
 //! text holds a secret.
 
 mod answers;
+mod auth;
+mod flow;
+mod session;
 
 use std::sync::Arc;
 
