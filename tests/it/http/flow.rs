@@ -15,7 +15,9 @@ use crate::support::eventually;
 use crate::support::http_server::{Feed, event, fed, json, legacy, modern, piece, status};
 
 /// A server whose tool `slow` answers when a test opens the gate.
-fn gated(otherwise: fn(&crate::support::http_server::Asked) -> axum::response::Response) -> (HttpServer, Arc<Semaphore>, Arc<AtomicUsize>) {
+fn gated(
+    otherwise: fn(&crate::support::http_server::Asked) -> axum::response::Response,
+) -> (HttpServer, Arc<Semaphore>, Arc<AtomicUsize>) {
     let (gate, most) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (kept, counted, running) = (gate.clone(), most.clone(), Arc::new(AtomicUsize::new(0)));
     let server = HttpServer::start_with(None, None, otherwise, move |asked| {
@@ -100,7 +102,10 @@ async fn in_the_older_era_a_cancellation_is_told_and_the_stream_is_dropped() {
     eventually("the end of the stream", || stream.is_closed().then_some(())).await;
     let told = server.asked().into_iter().find(|asked| asked.method() == "notifications/cancelled").unwrap();
     let call = server.asked().into_iter().find(|asked| asked.tool().is_some()).unwrap();
-    assert_eq!((&told.body["params"]["requestId"], &told.body["params"]["reason"]), (&call.body["id"], &json!("changed my mind")));
+    assert_eq!(
+        (&told.body["params"]["requestId"], &told.body["params"]["reason"]),
+        (&call.body["id"], &json!("changed my mind"))
+    );
     lives(&connection).await;
 }
 
@@ -171,7 +176,11 @@ async fn a_connect_that_is_given_up_leaves_nothing_behind() {
 async fn two_hundred_calls_use_a_few_connections() {
     let server = HttpServer::start(async |asked| {
         let tool = asked.tool()?;
-        Some(if tool == "json" { json(&asked.says("json")) } else { crate::support::http_server::stream(&[&event(&asked.says("stream"))]) })
+        Some(if tool == "json" {
+            json(&asked.says("json"))
+        } else {
+            crate::support::http_server::stream(&[&event(&asked.says("stream"))])
+        })
     });
     let (connection, _) = connect(&server).await;
     let mut most = 0;

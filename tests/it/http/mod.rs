@@ -4,7 +4,9 @@
 mod answers;
 mod auth;
 mod flow;
+mod real;
 mod session;
+mod tls;
 
 use std::sync::Arc;
 

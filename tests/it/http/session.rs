@@ -61,8 +61,12 @@ async fn a_forgotten_session_is_renewed_once_for_all_calls_and_the_tools_are_rea
         assert_eq!(server.count("initialize"), 2, "one renewal for three calls");
         assert_eq!(server.count("notifications/initialized"), 2);
         assert_eq!((told.saw(ConnectionEvent::SessionRenewed), told.changes()), (1, 1));
-        let texts: Vec<Value> =
-            server.asked().into_iter().filter(|a| a.method() == "initialize").map(|a| a.body["params"].clone()).collect();
+        let texts: Vec<Value> = server
+            .asked()
+            .into_iter()
+            .filter(|a| a.method() == "initialize")
+            .map(|a| a.body["params"].clone())
+            .collect();
         assert_eq!(texts[0], texts[1]);
         sessions.forget();
         lives(&connection).await;
@@ -102,8 +106,9 @@ async fn a_session_that_cannot_be_renewed_ends_the_connection_with_the_reason() 
 
 #[tokio::test]
 async fn an_unknown_method_in_a_session_is_no_forgotten_session() {
-    let server =
-        HttpServer::start(async |asked| asked.tool().map(|_| refused(404, &error(&asked.body["id"], -32601, "unknown"))));
+    let server = HttpServer::start(async |asked| {
+        asked.tool().map(|_| refused(404, &error(&asked.body["id"], -32601, "unknown")))
+    });
     let (connection, _) = connect(&server).await;
     assert_eq!(failed(call(&connection, "t").await), "unknown");
     assert_eq!(server.count("initialize"), 1);
@@ -153,7 +158,8 @@ async fn pitfall_10_calls_in_flight_end_when_the_server_dies() {
         }
     });
     let (connection, _) = connect(&server).await;
-    let calls = [start(&connection, "named").await, start(&connection, "nameless").await, start(&connection, "silent").await];
+    let calls =
+        [start(&connection, "named").await, start(&connection, "nameless").await, start(&connection, "silent").await];
     eventually("the calls to arrive", || (feeds.lock().len() == 3).then_some(())).await;
     server.die();
     for call in calls {
