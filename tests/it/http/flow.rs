@@ -195,6 +195,44 @@ async fn two_hundred_calls_use_a_few_connections() {
     assert!(most <= 8, "{most} connections");
 }
 
+#[tokio::test]
+async fn a_ping_in_the_middle_of_a_call_is_answered_although_every_place_is_taken() {
+    let server = HttpServer::start_with(None, None, legacy, {
+        let answered = Arc::new(Semaphore::new(0));
+        move |asked| {
+            let answered = answered.clone();
+            async move {
+                if asked.body["id"] == "ping" {
+                    answered.add_permits(1);
+                    return Some(status(202));
+                }
+                asked.tool()?;
+                let (feed, response) = fed("text/event-stream");
+                feed.send(piece(&event(&json!({ "jsonrpc": "2.0", "id": "ping", "method": "ping" })))).unwrap();
+                tokio::spawn(async move {
+                    answered.acquire().await.unwrap().forget();
+                    feed.send(piece(&event(&asked.says("pong")))).unwrap();
+                });
+                Some(response)
+            }
+        }
+    });
+    let (connection, _) = How { concurrency: 1, ..How::default() }.connect(&server).await;
+    assert_eq!(said(call(&connection, "t").await), "pong");
+    assert_eq!(server.asked().into_iter().find(|asked| asked.body["id"] == "ping").unwrap().body["result"], json!({}));
+}
+
+#[tokio::test]
+async fn the_tools_are_listed_while_every_place_is_taken() {
+    let (server, gate, _) = gated(legacy);
+    let (connection, _) = How { concurrency: 1, ..How::default() }.connect(&server).await;
+    let slow = start(&connection, "slow").await;
+    eventually("the call", || (server.count("tools/call") == 1).then_some(())).await;
+    assert_eq!(list(&connection).await, 1);
+    gate.add_permits(1);
+    assert_eq!(said(end(slow).await), "slow");
+}
+
 /// Answers everything with one text, and keeps the questions.
 #[derive(Default)]
 struct Asks(Mutex<Vec<String>>);

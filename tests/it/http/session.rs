@@ -285,3 +285,18 @@ async fn a_probe_that_is_answered_late_does_not_end_the_connection_that_was_open
     let (connection, _) = connecting.await.unwrap().unwrap();
     lives(&connection).await;
 }
+
+#[tokio::test]
+async fn a_session_that_is_opened_for_the_probe_is_ended() {
+    let server = HttpServer::start(async |asked| {
+        (asked.method() == "server/discover").then(|| {
+            let mut response = status(400);
+            response.headers_mut().insert("mcp-session-id", "never-meant".parse().unwrap());
+            response
+        })
+    });
+    let (connection, _) = connect(&server).await;
+    lives(&connection).await;
+    let ended = eventually("the end of that session", || server.asked().into_iter().find(|a| a.verb == "DELETE")).await;
+    assert_eq!(ended.header("mcp-session-id"), Some("never-meant"));
+}

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use parking_lot::Mutex;
 use rmcp::model::RequestId;
 use rmcp::service::{RoleClient, RxJsonRpcMessage};
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Failure, HttpClient};
-use super::order::{Kind, Order, same};
+use super::order::{Kind, Order, SESSION, same};
 use super::params::ParamHeaders;
 use super::reply::Reply;
 use super::session::{Opened, Session, wants_handshake};
@@ -200,7 +200,22 @@ impl Carrier {
         }
         let (post, reply) = self.post(order).await?;
         drop(waits);
+        if order.kind == Kind::Discover
+            && let Some(session) = post.headers.get(SESSION)
+        {
+            self.never_meant(session.clone());
+        }
         self.take(&post, reply).await
+    }
+
+    /// Ends a session that a server of the older era opened for a question of the newer one.
+    fn never_meant(&self, session: HeaderValue) {
+        let Some(carrier) = self.this.upgrade() else { return };
+        self.spawn(async move {
+            let headers = HeaderMap::from_iter([(SESSION, session)]);
+            // The server forgets it by itself some day.
+            let _ = timeout(TELL, carrier.client.send(&Method::DELETE, &headers, None)).await;
+        });
     }
 
     /// Sends a request, in a new session if the server has forgotten the old one.
