@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod mcp;
+pub mod oauth;
 pub mod record;
 pub mod store;
 pub mod wasm;

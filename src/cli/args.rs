@@ -136,6 +136,27 @@ Examples:
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
+    /// Log in to an HTTP server by OAuth, in the browser
+    ///
+    /// Finds the server's authorisation server, prints where to go, waits for the browser to come back to this machine, and
+    /// keeps the tokens in a file that only you can read. They are renewed by themselves for as long as the authorisation
+    /// server allows it.
+    #[command(after_long_help = "\
+Examples:
+  portcullis login tracker
+  portcullis login tracker --no-browser --scope issues:read --format json")]
+    Login(Login),
+    /// Forget the login to an HTTP server
+    ///
+    /// Removes the tokens from this machine, and has the authorisation server revoke them if it can be told so.
+    #[command(after_long_help = "\
+Example:
+  portcullis logout tracker")]
+    Logout {
+        /// The server, by its name in the configuration
+        #[arg(value_name = "SERVER")]
+        server: String,
+    },
     /// Trust a project folder's configuration layer
     ///
     /// A project's `.portcullis/config.toml` is ignored until you trust its folder, as it is now: any change of what it
@@ -182,6 +203,23 @@ Example:
 Example:
   portcullis config check --config candidate.toml")]
     Check,
+}
+
+/// Which server, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Login {
+    /// The server, by its name in the configuration
+    #[arg(value_name = "SERVER")]
+    pub server: String,
+    /// Print where to go, and start no browser
+    #[arg(long)]
+    pub no_browser: bool,
+    /// How long to wait for you, 1 to 3,600 seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub timeout: u64,
+    /// Ask for this scope instead of those of the configuration; may be given several times
+    #[arg(long = "scope", value_name = "SCOPE")]
+    pub scopes: Vec<String>,
 }
 
 /// Which folder, and what about it.

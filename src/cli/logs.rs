@@ -29,8 +29,7 @@ pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble>
         })?,
         None => EnvFilter::new(level),
     };
-    // The protocol library logs arguments and answers below `warn`; no filter may turn that on.
-    let discreet = filter_fn(|meta| !meta.target().starts_with("rmcp") || *meta.level() <= Level::WARN);
+    let discreet = filter_fn(|meta| discreet(meta.target(), *meta.level()));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(render::stderr_has_color())
@@ -38,4 +37,28 @@ pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble>
         .without_time();
     tracing_subscriber::registry().with(lines.with_filter(filter.and(discreet))).init();
     Ok(())
+}
+
+/// Whether a line of this origin holds nothing that passes through us; no filter may turn the others on.
+///
+/// Ours never quote. Of the libraries below us the one for the protocol quotes whole messages at every level, warnings
+/// included (whatever matters of them is reported by us); those for HTTP and TLS tell headers and addresses below `warn`.
+fn discreet(target: &str, level: Level) -> bool {
+    let of = |name: &str| target == name || target.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
+    of("portcullis") || (!of("rmcp") && level <= Level::WARN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pitfall_18_libraries_that_quote_messages_are_silent_at_any_level() {
+        assert!(discreet("portcullis::upstream", Level::TRACE));
+        for level in [Level::ERROR, Level::WARN, Level::TRACE] {
+            assert!(!discreet("rmcp::service::client", level) && !discreet("rmcp", level));
+        }
+        assert!(discreet("hyper::proto", Level::WARN) && !discreet("hyper::proto", Level::DEBUG));
+        assert!(!discreet("portcullis_of_somebody_else", Level::INFO));
+    }
 }

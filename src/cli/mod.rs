@@ -11,6 +11,8 @@ mod config;
 mod decision;
 mod demo;
 mod explain;
+mod login;
+mod logout;
 mod logs;
 mod serve;
 mod setup;
@@ -53,6 +55,8 @@ fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
             Command::Tools { audience } => Box::pin(tools::run(global, audience)).await,
             Command::Explain(target) => Box::pin(explain::run(global, target)).await,
             Command::Demo => Box::pin(demo::run(global)).await,
+            Command::Login(login) => Box::pin(login::run(global, &login)).await,
+            Command::Logout { server } => Box::pin(logout::run(global, &server)).await,
             Command::Config(_) | Command::Trust(_) => Ok(Exit::Done),
         }
     });

@@ -125,6 +125,7 @@ mod tests {
     use portcullis::model::layer::{LayerKind, LayerRef};
     use portcullis::model::name::{CallId, ToolRef};
     use portcullis::model::verdict::{Ask, AskKey, Reason, Reviewers, Source, StandingAsk};
+    use portcullis::ports::approval::Kind;
 
     use super::*;
 
@@ -135,6 +136,7 @@ mod tests {
         Question {
             id: "ask_1".to_owned(),
             call: CallId::fresh(),
+            kind: Kind::Tool,
             tool: ToolRef::parse("files/write").unwrap(),
             title: None,
             arguments: "{}".to_owned(),

@@ -52,6 +52,14 @@ pub struct Resolved {
     pub digest: Digest,
 }
 
+impl Resolved {
+    /// Returns the server whose name is most like this one, if one is like it at all.
+    #[must_use]
+    pub fn closest_server(&self, name: &str) -> Option<String> {
+        super::unknown::closest(name, self.servers.keys().map(ServerName::as_str))
+    }
+}
+
 /// A value and the layer that it comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sourced<T> {

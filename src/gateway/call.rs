@@ -1,8 +1,8 @@
 //! One `tools/call` of the client: into the pipeline, and its answer back out.
 //!
 //! The arguments go in as the client spelled them (R26), the answer comes out as the upstream spelled it, without header
-//! and truncation (R32). A failure of ours is a result with `isError`; the upstream's protocol error stays one. Each call
-//! runs in a task of its own: one that panics is an internal error of that call alone.
+//! and truncation (R32). A failure of ours is a result with `isError`; the upstream's protocol error stays one, and arguments
+//! that are no object are one, because such a request has not the shape that the protocol gives it. Each call runs in a task of its own: one that panics is an internal error of that call alone.
 
 use std::sync::Arc;
 
@@ -14,15 +14,19 @@ use serde_json::Value;
 use super::elicit::ElicitationReviewer;
 use super::handler::Gate;
 use super::progress::{self, Steps};
+use super::relay::ClientQuestions;
 use crate::adapters::mcp::client_side::Incoming;
 use crate::host::session::SessionCall;
 use crate::model::answer::ToolResult;
+use crate::model::answerable::Answerable;
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::pipeline::Finished;
 use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
 
 /// The largest `_meta` of a request that is passed on, in bytes of JSON: no policy sees it.
 const MAX_META: usize = 64 * 1024;
+/// JSON-RPC: the parameters have another shape than the method takes.
+const INVALID_PARAMS: i64 = -32602;
 
 /// Runs a call and puts its answer into `incoming`.
 ///
@@ -45,7 +49,13 @@ pub(super) async fn run(
         steps = Some(out);
     }
     let capabilities = context.client_capabilities();
-    let reviewer = ElicitationReviewer::new(context.peer.clone(), capabilities.as_ref(), gate.hung_up.clone());
+    let declared = capabilities.as_ref().and_then(|declared| serde_json::to_value(declared).ok()).unwrap_or_default();
+    let answerable = Answerable::of_capabilities(&declared);
+    if let Some(server) = call.target.server.clone() {
+        let hung_up = gate.hung_up.clone();
+        call.questions = Some(Arc::new(ClientQuestions::new(context.peer.clone(), server, answerable, hung_up)));
+    }
+    let reviewer = ElicitationReviewer::new(context.peer.clone(), answerable, gate.hung_up.clone());
     call.reviewer = Some(Arc::new(reviewer));
     call.client_meta = context.meta.0.0;
     let size = serde_json::to_vec(&call.client_meta).map_or(usize::MAX, |text| text.len());
@@ -96,9 +106,21 @@ async fn relay(gate: &Gate, steps: &mut Option<Steps>) {
 
 fn answer(incoming: &Incoming, finished: &Finished) {
     match finished.clean.answer() {
-        CleanAnswer::Protocol(error) => incoming.respond_error(error.code, &error.message, error.data.as_ref()),
+        CleanAnswer::Protocol(error) => {
+            let spelled = error.verbatim.as_ref().is_some_and(|text| incoming.respond_error_text(text).is_ok());
+            if !spelled {
+                incoming.respond_error(error.code, &error.message, error.data.as_ref());
+            }
+        }
+        CleanAnswer::Failure(failure) if failure.code == Code::InvalidArguments && !has_object(incoming) => {
+            incoming.respond_error(INVALID_PARAMS, &failure.message, Some(&Value::Object(failure.meta())));
+        }
         CleanAnswer::Result(_) | CleanAnswer::Failure(_) => respond(incoming, finished.clean.result()),
     }
+}
+
+fn has_object(incoming: &Incoming) -> bool {
+    incoming.arguments().is_none_or(|text| text.starts_with('{'))
 }
 
 fn respond(incoming: &Incoming, result: &ToolResult) {

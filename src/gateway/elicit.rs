@@ -9,15 +9,15 @@
 use async_trait::async_trait;
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
-    ElicitationSchema, EnumSchema, LegacyEnumSchema, MetaObject, PrimitiveSchemaDefinition, RequestMetaObject,
-    ServerRequest,
+    ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, EnumSchema,
+    LegacyEnumSchema, MetaObject, PrimitiveSchemaDefinition, RequestMetaObject, ServerRequest,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, ServiceError};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::question::{Choice, question_text};
+use crate::model::answerable::Answerable;
 use crate::model::text::shown;
 use crate::model::verdict::Remember;
 use crate::ports::reviewer::{Question, Reply, Reviewer};
@@ -33,14 +33,11 @@ pub struct ElicitationReviewer {
 }
 
 impl ElicitationReviewer {
-    /// Makes the channel to the client behind `peer`, which can be asked if `capabilities` say so. After `hung_up` nobody
+    /// Makes the channel to the client behind `peer`, which can be asked if it can be shown forms. After `hung_up` nobody
     /// answers any more.
     #[must_use]
-    pub fn new(peer: Peer<RoleServer>, capabilities: Option<&ClientCapabilities>, hung_up: CancellationToken) -> Self {
-        // An empty capability is what clients before the URL mode declare: it means forms.
-        let elicitation = capabilities.and_then(|capabilities| capabilities.elicitation.as_ref());
-        let can_ask = elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none());
-        Self { peer, can_ask, hung_up }
+    pub fn new(peer: Peer<RoleServer>, answerable: Answerable, hung_up: CancellationToken) -> Self {
+        Self { peer, can_ask: answerable.forms, hung_up }
     }
 
     async fn exchange(&self, question: &Question) -> Reply {

@@ -1,15 +1,13 @@
 //! The tool list as the client sees it: pages, cursors, and what makes two lists the same.
 //!
-//! Every field of a definition is as the upstream spelled it, but for `name`, which is the gateway's. The order is that of
-//! the catalog: by raw identity. A cursor holds for the revision that it was made in; after a change the client has to
+//! A definition is the upstream's own text, byte for byte, but for the value of `name`, which is the gateway's. The order is
+//! that of the catalog: by raw identity. A cursor holds for the revision that it was made in; after a change the client has to
 //! begin again, or it would miss tools.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use crate::model::digest::Digest;
 use crate::model::revision::Revision;
-use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 
 /// The most tools of one page.
@@ -65,7 +63,7 @@ pub(super) fn page(snapshot: &Snapshot, cursor: Option<&str>, size: usize) -> Re
             }
             out.push(',');
         }
-        out.push_str(&Value::Object(definition(tool)).to_string());
+        tool.definition.write_renamed(tool.flat.as_str(), &mut out);
         next += 1;
     }
     out.push(']');
@@ -83,13 +81,6 @@ pub(super) fn visible(snapshot: &Snapshot) -> Digest {
     let digests: Vec<Digest> = snapshot.tools().iter().map(|tool| tool.definition.digest()).collect();
     let tools = snapshot.tools().iter().zip(&digests);
     Digest::of_parts(tools.flat_map(|(tool, digest)| [tool.flat.as_str().as_bytes(), digest.as_bytes().as_slice()]))
-}
-
-/// The upstream's definition under our name. A key that is there keeps its place.
-fn definition(tool: &CatalogTool) -> Map<String, Value> {
-    let mut value = tool.definition.value().clone();
-    value.insert("name".to_owned(), Value::from(tool.flat.as_str()));
-    value
 }
 
 fn cursor_at(revision: Revision, offset: usize) -> String {

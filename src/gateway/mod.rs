@@ -11,6 +11,7 @@
 //! | `list` | what does the client see of the catalog? |
 //! | `call` | how does a call go in and its answer out? |
 //! | `progress` | what does the client hear of a call under way? |
+//! | `relay` | how does a server's question get to the client whose call it belongs to? |
 //! | `notices` | what is it told unasked? |
 //! | `elicit`, `question` | how is the person behind it asked? |
 //!
@@ -26,6 +27,7 @@ mod handler;
 mod list;
 mod notices;
 mod progress;
+mod relay;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,6 +159,10 @@ fn before_handshake(error: ServerInitializeError) -> Result<QuitReason, ServeErr
         ServerInitializeError::Cancelled => Ok(QuitReason::Cancelled),
         ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::TransportError { .. } => {
             Ok(QuitReason::Closed)
+        }
+        // Its text would quote what the client sent.
+        ServerInitializeError::ExpectedInitializeRequest(_) => {
+            Err(ServeError::Handshake("the client began with something else than `initialize`".to_owned()))
         }
         other => Err(ServeError::Handshake(crate::model::text::shown(&other.to_string(), 512))),
     }

@@ -19,6 +19,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::list;
 use crate::host::Host;
+use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::ServerName;
 use crate::model::text;
@@ -77,6 +78,7 @@ pub(super) async fn list_changes(host: Arc<Host>, shown: Arc<Shown>, peer: Peer<
 /// Passes on what upstreams log, at or above the level that the client wants, until the future is dropped.
 pub(super) async fn logs(
     mut logs: broadcast::Receiver<(ServerName, UpstreamLog)>,
+    caller: Caller,
     level: Arc<Mutex<LoggingLevel>>,
     peer: Peer<RoleServer>,
 ) {
@@ -89,6 +91,9 @@ pub(super) async fn logs(
             }
             Err(RecvError::Closed) => return,
         };
+        if message.audience.as_ref().is_some_and(|audience| !audience.includes(&caller)) {
+            continue;
+        }
         let of = severity(&message.level);
         if rank(of) < rank(*level.lock()) {
             continue;

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use crate::model::text;
 use crate::ports::upstream::{Progress, ProgressSink};
 
-/// How many steps of one call may wait for the client.
-const WAITING: usize = 64;
+/// How many steps of one call may wait for the client; a burst of some hundred is usual.
+const WAITING: usize = 256;
 /// The longest message of a step, in bytes. A server writes it.
 const MAX_MESSAGE: usize = 4096;
 

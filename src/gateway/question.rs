@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use crate::model::text::shown;
 use crate::model::verdict::{MAX_REASON, Remember, StandingAsk};
 use crate::pipeline::consent::ask::SHOWN_ASKS;
+use crate::ports::approval::Kind;
 use crate::ports::reviewer::Question;
 
 /// The most characters of a name that are shown.
@@ -52,6 +53,8 @@ impl Choice {
         let bound = question.asks.iter().any(|ask| ask.ask.bind_arguments);
         let what = if bound { "calls of this tool with exactly these arguments" } else { "calls of this tool" };
         match self {
+            Self::Allow(Remember::Never) if question.kind == Kind::Reply => "send this answer".to_owned(),
+            Self::Decline if question.kind == Kind::Reply => "send no answer".to_owned(),
             Self::Allow(Remember::Never) => "run this call; nothing is remembered".to_owned(),
             Self::Allow(Remember::Session) => {
                 format!("run this call, and do not ask again about {what} in this session")
@@ -72,11 +75,17 @@ impl Choice {
 #[must_use]
 pub fn question_text(question: &Question) -> String {
     let tool = shown(question.tool.tool.as_str(), SHOWN_NAME);
-    let mut out = format!("Allow the tool call `{tool}` on the server `{}`?\n", question.tool.server);
+    let mut out = match question.kind {
+        Kind::Reply => {
+            format!("Send this answer to the server `{}`, which asked during `{tool}`?\n", question.tool.server)
+        }
+        _ => format!("Allow the tool call `{tool}` on the server `{}`?\n", question.tool.server),
+    };
     if let Some(title) = &question.title {
         line(&mut out, &format!("Title: {}", shown(title, SHOWN_NAME)));
     }
-    line(&mut out, &format!("Arguments: {}", question.arguments));
+    let what = if question.kind == Kind::Reply { "Answer" } else { "Arguments" };
+    line(&mut out, &format!("{what}: {}", question.arguments));
     if question.cut {
         line(&mut out, "The arguments are longer than this and were cut, so nothing can be remembered.");
     }
@@ -136,6 +145,7 @@ pub(super) mod tests {
         Question {
             id: "ask_1".to_owned(),
             call: CallId::fresh(),
+            kind: Kind::Tool,
             tool: ToolRef::parse("files/write\u{1b}[2J").unwrap(),
             title: Some("Write a file".to_owned()),
             arguments: r#"{"path":"a"}"#.to_owned(),

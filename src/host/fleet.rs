@@ -24,7 +24,7 @@ use crate::model::revision::ConnectionId;
 use crate::model::tool::ServerIdentity;
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
-use crate::ports::upstream::{Connection, Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
+use crate::ports::upstream::{Connection, ConnectionEvent, Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
 
 /// How long servers that are still starting are waited for before a list is served without them (catalog-dispatch 3.1).
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -140,6 +140,9 @@ pub struct ServerStatus {
     /// What it lists that cannot be used, and why; bounded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// What happened on its connections so far, and how often.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub events: BTreeMap<ConnectionEvent, u64>,
 }
 
 /// All servers of one host.
@@ -156,6 +159,7 @@ pub(super) struct Server {
     pub(super) wanted: Arc<Notify>,
     pub(super) dirty: Arc<Mutex<Option<ConnectionId>>>,
     pub(super) problems: Arc<Mutex<Vec<String>>>,
+    pub(super) events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     pub(super) live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     required: bool,
     startup_timeout: Duration,
@@ -272,6 +276,7 @@ impl Fleet {
             state: server.state.borrow().clone(),
             tools: listed(name),
             problems: server.problems.lock().clone(),
+            events: server.events.lock().clone(),
         };
         self.servers.iter().map(status).collect()
     }
@@ -303,6 +308,7 @@ impl Server {
             wanted: Arc::default(),
             dirty: Arc::default(),
             problems: Arc::default(),
+            events: Arc::default(),
             live: Arc::default(),
             required,
             startup_timeout,

@@ -14,6 +14,7 @@ use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
+use crate::ports::questions::Questions;
 use crate::ports::reviewer::Reviewer;
 use crate::ports::upstream::{Fleet as _, ProgressSink};
 
@@ -49,6 +50,8 @@ pub struct SessionCall {
     pub turn_metadata: Option<serde_json::Map<String, serde_json::Value>>,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Who answers what the server asks meanwhile; none: nobody.
+    pub questions: Option<Arc<dyn Questions>>,
     /// Whoever can be asked about this call; none: the session's.
     pub reviewer: Option<Arc<dyn Reviewer>>,
     /// Ends the call.
@@ -66,6 +69,7 @@ impl SessionCall {
             client_meta: serde_json::Map::new(),
             turn_metadata: None,
             progress: None,
+            questions: None,
             reviewer: None,
             cancel: CancellationToken::new(),
         }
@@ -182,6 +186,7 @@ impl Session {
                 client_meta: call.client_meta,
             },
             progress: call.progress,
+            questions: call.questions,
             reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),
             cancel: call.cancel,
         }

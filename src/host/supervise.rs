@@ -1,5 +1,6 @@
 //! The task of one server: connect, list, publish, watch, and again.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,7 +17,9 @@ use crate::model::revision::ConnectionId;
 use crate::model::text;
 use crate::model::tool::ToolDefinition;
 use crate::pipeline::admit::catalog::PublishedServer;
-use crate::ports::upstream::{Connection, ListFailure, Listing, StartFailure, UpstreamEvents, UpstreamLog};
+use crate::ports::upstream::{
+    Connection, ConnectionEvent, ListFailure, Listing, StartFailure, UpstreamEvents, UpstreamLog,
+};
 
 /// How long a server must be quiet before its list is read again: real servers send several changes at start.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -41,6 +44,7 @@ pub(super) struct Supervised {
     wanted: Arc<Notify>,
     dirty: Arc<Mutex<Option<ConnectionId>>>,
     problems: Arc<Mutex<Vec<String>>>,
+    events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     shared: Arc<Shared>,
 }
@@ -60,6 +64,7 @@ impl Supervised {
             wanted: Arc::clone(&server.wanted),
             dirty: Arc::clone(&server.dirty),
             problems: Arc::clone(&server.problems),
+            events: Arc::clone(&server.events),
             live: Arc::clone(&server.live),
             shared,
         }
@@ -153,7 +158,7 @@ impl Supervised {
         let mut problems = Vec::new();
         let mut tools = Vec::with_capacity(listing.tools.len());
         for definition in &listing.tools {
-            match ToolDefinition::parse(definition) {
+            match ToolDefinition::parse_shared(Arc::clone(definition)) {
                 Ok(definition) if (self.spec.filter)(definition.name()) => tools.push(Arc::new(definition)),
                 Ok(_filtered) => {}
                 Err(bad) => problems.push(match std::error::Error::source(&bad) {
@@ -289,6 +294,7 @@ struct Signals {
     server: ServerName,
     state: watch::Sender<ServerState>,
     logs: broadcast::Sender<(ServerName, UpstreamLog)>,
+    events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     tools_changed: AtomicBool,
     closed: Mutex<Option<String>>,
     changed: Notify,
@@ -300,6 +306,7 @@ impl Signals {
             server: server.name.clone(),
             state: server.state.clone(),
             logs: server.shared.logs.clone(),
+            events: Arc::clone(&server.events),
             tools_changed: AtomicBool::new(false),
             closed: Mutex::new(None),
             changed: Notify::new(),
@@ -334,6 +341,10 @@ impl UpstreamEvents for Signals {
     fn log(&self, message: UpstreamLog) {
         // Nobody listening is no error.
         let _ = self.logs.send((self.server.clone(), message));
+    }
+
+    fn event(&self, _connection: ConnectionId, event: ConnectionEvent) {
+        *self.events.lock().entry(event).or_default() += 1;
     }
 
     fn closed(&self, _connection: ConnectionId, why: &str) {

@@ -22,7 +22,9 @@ use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
 use crate::adapters::mcp::http::endpoint::HttpEndpoint;
 use crate::adapters::mcp::http::upstream::{HttpSettings, HttpUpstream};
+use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
+use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
 use crate::config::Resolved;
@@ -60,7 +62,8 @@ pub enum WireError {
     Interrupted(#[source] tokio::task::JoinError),
 }
 
-/// Loads the policies and describes the servers. `user` is whose files the components must be (R6).
+/// Loads the policies and describes the servers. `user` is whose files the components must be (R6); `logins` gives tokens to
+/// HTTP servers.
 ///
 /// # Errors
 /// A [`WireError`]. What is wrong with single entries is in the parts.
@@ -68,13 +71,14 @@ pub async fn host_parts(
     resolved: Arc<Resolved>,
     user: u32,
     recorder: Arc<dyn Recorder>,
+    logins: Option<Logins>,
 ) -> Result<HostParts, WireError> {
     let loading = {
         let resolved = Arc::clone(&resolved);
         tokio::task::spawn_blocking(move || Engine::new().map(|engine| policies(&resolved, user, &engine)))
     };
     let policies = loading.await.map_err(WireError::Interrupted)??;
-    let (servers, disabled) = servers(&resolved);
+    let (servers, disabled) = servers(&resolved, logins.as_ref());
     Ok(HostParts {
         policies,
         names: names(&resolved),
@@ -195,16 +199,19 @@ fn names(resolved: &Resolved) -> Names {
 }
 
 /// The servers to run, and why the others are not.
-fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
+fn servers(
+    resolved: &Resolved,
+    logins: Option<&Logins>,
+) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
     let (mut run, mut disabled) = (BTreeMap::new(), BTreeMap::new());
     let all = Slots::new(usize::try_from(resolved.limits.concurrent_calls.value).unwrap_or(usize::MAX));
     for (name, server) in &resolved.servers {
         match &server.enabled {
-            Ok(()) => _ = run.insert(name.clone(), spec(server, &all)),
+            Ok(()) => _ = run.insert(name.clone(), spec(server, &all, logins)),
             // What the host must not start without counts as failed, unless somebody switched it off on purpose.
             Err(why) if server.required && !server.is_switched_off() => {
                 let upstream = Arc::new(Unsupported(why.clone()));
-                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, &all) });
+                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, &all, logins) });
             }
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
@@ -212,7 +219,7 @@ fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<S
     (run, disabled)
 }
 
-fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
+fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> ServerSpec {
     let upstream: Arc<dyn Upstream> = match &server.transport {
         Transport::Stdio(launch) => Arc::new(Configured {
             server: server.name.clone(),
@@ -227,10 +234,11 @@ fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
                 lifecycle: server.lifecycle,
                 concurrency: usize::try_from(server.concurrency).unwrap_or(usize::MAX),
             },
-            login: None,
+            login: logins.and_then(|logins| logins.credentials_of(server, &|name| std::env::var(name).ok())),
         }),
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
+    let upstream = Lanes::of(upstream, server.sharing);
     let filter = server.filter.clone();
     // Without search and scripts a tool is shown directly or not at all.
     let shown = !server.omit_tools_from.contains(&Exposure::Direct);
@@ -453,7 +461,7 @@ mod tests {
         let text = "[mcp_servers.s]\ncommand = \"sh\"\nrequired = true\ntool_timeout_sec = 1.5\nmessage_limit = 2048\n\
                     disabled_tools = [\"x\"]\n[mcp_servers.s.restart]\nwhen = \"never\"\nfirst_delay_ms = 20\n\
                     [mcp_servers.off]\ncommand = \"sh\"\nenabled = false\n";
-        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]));
+        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]), None);
         let spec = &run[&ServerName::parse("s").unwrap()];
         assert!(spec.required && !spec.back_off.restarts);
         assert_eq!(spec.back_off.first.as_millis(), 20);

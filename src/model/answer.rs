@@ -95,6 +95,8 @@ pub struct ProtocolError {
     pub message: String,
     /// The data; untrusted.
     pub data: Option<Value>,
+    /// The whole error object as the upstream spelled it, if it has code and message; `None` when something was changed.
+    pub verbatim: Option<Arc<str>>,
 }
 
 #[cfg(test)]

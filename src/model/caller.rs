@@ -73,3 +73,24 @@ impl Caller {
         }
     }
 }
+
+/// Those whom something concerns: one session, or all sessions of one principal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Audience {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The principal.
+    pub principal: Principal,
+    /// The session; none: all sessions of the principal.
+    pub session: Option<SessionId>,
+}
+
+impl Audience {
+    /// Whether a caller is one of them.
+    #[must_use]
+    pub fn includes(&self, caller: &Caller) -> bool {
+        self.tenant == caller.tenant
+            && self.principal == caller.principal
+            && self.session.as_ref().is_none_or(|session| *session == caller.session)
+    }
+}

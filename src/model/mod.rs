@@ -19,3 +19,5 @@ pub mod secret;
 pub mod text;
 pub mod tool;
 pub mod verdict;
+
+mod spelled;

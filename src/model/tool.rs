@@ -1,5 +1,6 @@
 //! A tool as its upstream defines it, and as the catalog lists it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -8,6 +9,7 @@ use serde_json::{Map, Value};
 use super::digest::Digest;
 use super::json::{self, Json, JsonFault};
 use super::name::{CallableName, FlatName, Namespace, RawToolName, ServerName, ToolRef};
+use super::spelled;
 
 /// The largest definition of one tool, in bytes of JSON.
 pub const MAX_DEFINITION: usize = 1024 * 1024;
@@ -68,6 +70,9 @@ pub struct Connector {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolDefinition {
     name: RawToolName,
+    text: Arc<str>,
+    /// Where the value of `name` stands in the text, quotes included.
+    name_at: Range<usize>,
     value: Map<String, Value>,
     hints: Hints,
     digest: Digest,
@@ -109,8 +114,16 @@ impl ToolDefinition {
     /// # Errors
     /// A [`BadDefinition`] that names the tool and the field where there is one.
     pub fn parse(text: &str) -> Result<Self, BadDefinition> {
+        Self::parse_shared(text.into())
+    }
+
+    /// The same for a text that is shared already: it is kept, not copied.
+    ///
+    /// # Errors
+    /// A [`BadDefinition`], as [`ToolDefinition::parse`].
+    pub fn parse_shared(text: Arc<str>) -> Result<Self, BadDefinition> {
         let limits = json::Limits { bytes: MAX_DEFINITION, depth: json::MAX_DEPTH };
-        let mut tree = Json::parse(text, limits).map_err(BadDefinition::Json)?;
+        let mut tree = Json::parse(&text, limits).map_err(BadDefinition::Json)?;
         tree.remove_members(&["_meta"], &CONNECTOR_CLAIMS);
         let digest = Digest::of(tree.canonical().as_bytes());
         let Value::Object(value) = tree.into_value_lossy() else { return Err(BadDefinition::NotAnObject) };
@@ -119,7 +132,8 @@ impl ToolDefinition {
             _ => return Err(BadDefinition::Name(None)),
         };
         check_fields(&value, &name)?;
-        Ok(Self { hints: hints(&value), name, value, digest })
+        let (text, name_at) = verbatim(text).map_err(unlike)?;
+        Ok(Self { hints: hints(&value), name, text, name_at, value, digest })
     }
 
     /// Returns the raw name.
@@ -128,7 +142,23 @@ impl ToolDefinition {
         &self.name
     }
 
-    /// Returns the definition, unknown fields included, keys in the upstream's order.
+    /// Returns the definition as the upstream spelled it, byte for byte, on one line and without connector claims.
+    #[must_use]
+    pub fn verbatim(&self) -> &Arc<str> {
+        &self.text
+    }
+
+    /// Appends the definition under another name to `out`: of [`ToolDefinition::verbatim`] only the value of the
+    /// outermost `name` is another one.
+    pub fn write_renamed(&self, name: &str, out: &mut String) {
+        let (before, rest) = self.text.split_at_checked(self.name_at.start).unwrap_or_default();
+        out.push_str(before);
+        out.push_str(&Value::from(name).to_string());
+        out.push_str(rest.get(self.name_at.len()..).unwrap_or_default());
+    }
+
+    /// Returns the definition as a value, unknown fields included, keys in the upstream's order. Numbers that no `f64`
+    /// and no 64-bit integer can hold are rounded; [`ToolDefinition::verbatim`] has them as they were spelled.
     #[must_use]
     pub fn value(&self) -> &Map<String, Value> {
         &self.value
@@ -172,6 +202,30 @@ impl ToolDefinition {
     pub fn meta(&self) -> Option<&Map<String, Value>> {
         self.value.get("_meta").and_then(Value::as_object)
     }
+}
+
+/// Returns the text on one line without connector claims, and where the value of its `name` stands.
+fn verbatim(text: Arc<str>) -> serde_json::Result<(Arc<str>, Range<usize>)> {
+    let mut text = if text.contains(['\n', '\r']) { spelled::one_line(&text).into() } else { text };
+    let mut members = spelled::members(&text)?;
+    let meta = members.iter().find(|member| member.key == "_meta").map(|member| member.value.clone());
+    if let Some(meta) = meta
+        && let Some(clean) = text.get(meta.clone()).and_then(|meta| spelled::without(meta, &CONNECTOR_CLAIMS))
+    {
+        let mut edited = text.to_string();
+        edited.replace_range(meta, &clean);
+        text = edited.into();
+        members = spelled::members(&text)?;
+    }
+    let name = members.into_iter().find(|member| member.key == "name").map(|member| member.value);
+    let name = name.ok_or_else(|| serde::de::Error::missing_field("name"))?;
+    Ok((text, name))
+}
+
+/// The strict parser took what the other one does not.
+fn unlike(error: serde_json::Error) -> BadDefinition {
+    let (line, column) = (error.line(), error.column());
+    BadDefinition::Json(JsonFault::Syntax { message: "no JSON".to_owned(), line, column })
 }
 
 fn check_fields(value: &Map<String, Value>, name: &RawToolName) -> Result<(), BadDefinition> {
@@ -245,5 +299,131 @@ impl CatalogTool {
     #[must_use]
     pub fn reference(&self) -> ToolRef {
         ToolRef { server: self.server.clone(), tool: self.definition.name().clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn renamed(definition: &ToolDefinition, name: &str) -> String {
+        let mut out = String::new();
+        definition.write_renamed(name, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_definition_keeps_its_text_but_for_the_name() {
+        let text = "{ \"zeta\":1.50,\t\"x\":123456789012345678901234567890, \"inputSchema\":{\"name\":\"deep\",\"a\":1e400},\r\n\"n\\u0061me\" : \"a\\u0062\" }";
+        let tool = ToolDefinition::parse(text).unwrap();
+        assert_eq!(tool.name().as_str(), "ab");
+        assert_eq!(tool.verbatim().as_ref(), text.replace("\r\n", "  "));
+        let expected = text.replace("\r\n", "  ").replace("\"a\\u0062\"", "\"s__\\\"ab\"");
+        assert_eq!(renamed(&tool, "s__\"ab"), expected);
+    }
+
+    #[test]
+    fn a_text_on_one_line_is_shared_and_not_copied() {
+        let text: Arc<str> = r#"{"name":"t","inputSchema":{}}"#.into();
+        let tool = ToolDefinition::parse_shared(Arc::clone(&text)).unwrap();
+        assert!(Arc::ptr_eq(tool.verbatim(), &text));
+    }
+
+    #[test]
+    fn r9_connector_claims_are_in_neither_value_nor_text() {
+        let text =
+            r#"{"_meta": {"connector_id":"c", "keep" : 1.0,"connectorDescription":{}},"name":"t","inputSchema":{}}"#;
+        let tool = ToolDefinition::parse(text).unwrap();
+        assert_eq!(tool.verbatim().as_ref(), r#"{"_meta": {"keep" : 1.0},"name":"t","inputSchema":{}}"#);
+        assert_eq!(tool.meta().unwrap().len(), 1);
+        let escaped = text.replace("connector_id", "connector\\u005fid");
+        assert_eq!(ToolDefinition::parse(&escaped).unwrap().verbatim(), tool.verbatim());
+    }
+
+    #[test]
+    fn r26_duplicate_keys_and_lone_surrogates_make_a_definition_unusable() {
+        for bad in [
+            r#"{"name":"a","name":"b","inputSchema":{}}"#,
+            r#"{"name":"a","n\u0061me":"b","inputSchema":{}}"#,
+            r#"{"name":"a","inputSchema":{"x":{"y":1,"y":2}}}"#,
+            r#"{"name":"a","inputSchema":{},"title":"\ud800"}"#,
+            r#"{"name":"a","inputSchema":{},"\udc00":1}"#,
+        ] {
+            assert!(matches!(ToolDefinition::parse(bad), Err(BadDefinition::Json(_))), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn r26_the_digest_is_over_canonical_json_and_sees_every_digit() {
+        let digest = |text: &str| ToolDefinition::parse(text).unwrap().digest();
+        let plain = digest(r#"{"name":"t","inputSchema":{"a":1,"b":2}}"#);
+        assert_eq!(plain, digest("{ \"inputSchema\":{\"b\":2.0,\"a\":1e0},\n \"n\\u0061me\":\"t\" }"));
+        let long = |last: char| format!(r#"{{"name":"t","inputSchema":{{"a":12345678901234567890123{last}}}}}"#);
+        assert_ne!(digest(&long('4')), digest(&long('5')));
+    }
+
+    /// A value with spaces between its tokens and numbers that are spelled oddly.
+    fn spelled_value() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![
+            Just("null".to_owned()),
+            "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?",
+            ".{0,8}".prop_map(|text| Value::from(text).to_string()),
+            "[a-z]{0,4}".prop_map(|text| format!("\"\\u0041\\/{text}\\ud83d\\ude00\"")),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            let space = "[ \t]{0,2}";
+            let members = prop::collection::btree_map("[a-z]{1,5}|name", (space, inner.clone()), 0..4);
+            prop_oneof![
+                prop::collection::vec(inner, 0..4).prop_map(|items| format!("[ {} ]", items.join(" ,"))),
+                members.prop_map(|members| {
+                    let member =
+                        |(key, (space, value)): (String, (String, String))| format!("\"{key}\"{space}:{value}");
+                    format!("{{{}}}", members.into_iter().map(member).collect::<Vec<_>>().join(","))
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_name_of_any_definition_changes(
+            others in prop::collection::btree_map("[a-z ]{1,6}", spelled_value(), 0..6),
+            at in any::<prop::sample::Index>(),
+            space in "[ \t\n\r]{0,3}",
+            given in "[a-z]{1,8}",
+            name in "\\PC{1,20}",
+        ) {
+            let known = ["name", "title", "description", "annotations", "_meta"];
+            let mut members: Vec<(String, String)> =
+                others.into_iter().filter(|(key, _)| !known.contains(&key.as_str())).collect();
+            members.push(("inputSchema".to_owned(), "{\"x\" : 1.50}".to_owned()));
+            members.insert(at.index(members.len() + 1), ("name".to_owned(), Value::from(given).to_string()));
+            let spell = |(key, value): &(String, String)| format!("{space}\"{key}\" :{space}{value}{space}");
+            let text = format!("{{{}}}", members.iter().map(spell).collect::<Vec<_>>().join(","));
+
+            let tool = ToolDefinition::parse(&text).unwrap();
+            let out = renamed(&tool, &name);
+
+            prop_assert!(!out.contains(['\n', '\r']));
+            let mut was: Vec<(String, Box<serde_json::value::RawValue>)> = Vec::new();
+            for member in spelled::members(&out).unwrap() {
+                let raw = serde_json::from_str(&out[member.value]).unwrap();
+                was.push((member.key, raw));
+            }
+            prop_assert_eq!(was.len(), members.len());
+            for ((key, raw), (wanted_key, wanted)) in was.iter().zip(&members) {
+                prop_assert_eq!(key, wanted_key);
+                if key == "name" {
+                    prop_assert_eq!(serde_json::from_str::<String>(raw.get()).unwrap(), name.clone());
+                } else {
+                    prop_assert_eq!(raw.get(), wanted.as_str());
+                }
+            }
+            let again = ToolDefinition::parse(&renamed(&tool, tool.name().as_str())).unwrap();
+            prop_assert_eq!(again.digest(), tool.digest());
+            prop_assert_eq!(again.value(), tool.value());
+        }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +16,9 @@ use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::settle::{Answered, Settled, Standing, refused, settle};
 use super::consent::{ask, decide, remember};
 use super::dispatch::meta::TurnInfo;
-use super::dispatch::{barrier, call};
+use super::dispatch::questions::Desk;
+use super::dispatch::record::Deciding;
+use super::dispatch::{barrier, call, record};
 use super::emit::sanitise::{self, Clean};
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
@@ -29,6 +33,7 @@ use crate::model::revision::PolicySetDigest;
 use crate::model::verdict::{Refusal, Remember};
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
+use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
 use crate::ports::reviewer::Reviewer;
 use crate::ports::upstream::{Fleet, ProgressSink};
@@ -76,6 +81,8 @@ pub struct CallRequest {
     pub turn: TurnInfo,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
+    /// Who answers what the server asks meanwhile; none: nobody.
+    pub questions: Option<Arc<dyn Questions>>,
     /// Whoever can be asked.
     pub reviewer: Arc<dyn Reviewer>,
     /// Ends the call.
@@ -193,10 +200,11 @@ impl<'p> Call<'p> {
         let server = lease.approved().prepared().reference().server;
         let connection = Arc::clone(&lease.approved().prepared().server().connection);
         let progress = self.request.progress.take();
+        let desk = self.desk(lease.approved().prepared());
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
         let request = &self.request;
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
-        let with = call::With { id, caller, turn, progress, questions: None };
+        let with = call::With { id, caller, turn, progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
         let answered = match handed.await {
             Ok(sent) => {
@@ -329,22 +337,31 @@ impl<'p> Call<'p> {
     fn record_of(
         &self,
         prepared: &prepare::Prepared,
-        policy_set: PolicySetDigest,
+        policies: PolicySetDigest,
         decision: Decision,
         consent: Consent,
     ) -> DecisionRecord {
-        DecisionRecord {
-            at: self.pipeline.clock.now(),
+        let deciding = Deciding { policies, decision, consent };
+        record::of(&*self.pipeline.clock, &self.request.id, &self.request.caller, prepared, deciding)
+    }
+
+    /// Where what the server asks meanwhile arrives, if this caller's client can be asked at all.
+    fn desk(&mut self, prepared: &prepare::Prepared) -> Option<Arc<Desk>> {
+        let client = self.request.questions.take()?;
+        let pipeline = self.pipeline;
+        Some(Arc::new(Desk {
+            client,
+            reviewer: Arc::clone(&self.request.reviewer),
+            catalog: Arc::clone(&pipeline.catalog),
+            recorder: Arc::clone(&pipeline.recorder),
+            clock: Arc::clone(&pipeline.clock),
             call: self.request.id.clone(),
-            tool: prepared.reference(),
             caller: self.request.caller.clone(),
-            revision: prepared.revision(),
-            policy_set,
-            definition: prepared.tool().definition.digest(),
-            arguments: prepared.arguments().digest(),
-            decision,
-            consent,
-        }
+            prepared: prepared.reply(Arguments::none()),
+            deadline: pipeline.ask_deadline,
+            open: watch::Sender::new(0),
+            asked: AtomicUsize::new(0),
+        }))
     }
 
     fn cancelled(&self) -> Box<Failure> {

@@ -47,6 +47,26 @@ pub struct Grant {
 #[error("the approval could not be remembered: {0}")]
 pub struct NotRemembered(pub String);
 
+/// Keeps nothing: for what is never remembered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoGrants;
+
+impl Grants for NoGrants {
+    fn widest(&self) -> Remember {
+        Remember::Never
+    }
+
+    fn find(&self, _subject: &GrantSubject) -> Vec<Grant> {
+        Vec::new()
+    }
+
+    fn store(&self, _grant: Grant) -> Result<(), NotRemembered> {
+        Err(NotRemembered("nothing is remembered here".to_owned()))
+    }
+
+    fn forget(&self, _id: &str) {}
+}
+
 /// Keeps grants. Whether one satisfies an ask is decided in `pipeline::consent::remember`, not here.
 pub trait Grants: Send + Sync {
     /// Returns the widest scope that this store can keep; nothing wider is offered to a person.

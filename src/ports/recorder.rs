@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::approval::Kind;
 use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::digest::Digest;
@@ -41,6 +42,8 @@ pub struct DecisionRecord {
     pub at: Timestamp,
     /// The call.
     pub call: CallId,
+    /// What would be sent.
+    pub kind: Kind,
     /// Raw server and tool.
     #[serde(flatten)]
     pub tool: ToolRef,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
+use super::approval::Kind;
 use crate::model::name::{CallId, ToolRef};
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
 
@@ -15,6 +16,8 @@ pub struct Question {
     pub id: String,
     /// The call.
     pub call: CallId,
+    /// What would be sent: a call, or an answer to what the tool's server asked.
+    pub kind: Kind,
     /// Raw server and tool.
     pub tool: ToolRef,
     /// The tool's title, bounded, control characters visible.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::questions::Questions;
 use crate::model::answer::Answer;
-use crate::model::caller::{Caller, SessionId};
+use crate::model::caller::{Audience, Caller, SessionId};
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::revision::ConnectionId;
 
@@ -239,6 +239,8 @@ pub struct UpstreamLog {
     pub logger: Option<String>,
     /// The data; untrusted.
     pub data: Value,
+    /// Whom it may be shown to; none: everybody who uses the server.
+    pub audience: Option<Audience>,
 }
 
 /// What the pipeline asks of the servers as a whole.

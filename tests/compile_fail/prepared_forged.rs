@@ -3,9 +3,10 @@
 use portcullis::model::arguments::Arguments;
 use portcullis::pipeline::admit::catalog::Listed;
 use portcullis::pipeline::bind::prepare::Prepared;
+use portcullis::ports::approval::Kind;
 
 fn forge(listed: Listed, arguments: Arguments) -> Prepared {
-    Prepared { listed, arguments }
+    Prepared { listed, kind: Kind::Tool, arguments }
 }
 
 fn main() {

@@ -86,12 +86,14 @@ const APPROVE: &str = "default_tools_approval_mode = \"approve\"";
 #[test]
 fn every_command_has_a_help_with_an_example() {
     let place = Place::new();
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 11] = [
         &["serve"],
         &["call"],
         &["tools"],
         &["explain"],
         &["demo"],
+        &["login"],
+        &["logout"],
         &["config", "show"],
         &["config", "check"],
         &["trust"],

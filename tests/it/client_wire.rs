@@ -145,7 +145,7 @@ async fn an_error_that_rmcp_cannot_carry_passes_whole_and_one_of_the_handler_too
 }
 
 #[tokio::test]
-async fn a_client_that_uses_one_id_for_everything_gets_each_of_its_answers() {
+async fn pitfall_11_a_client_that_uses_one_id_for_everything_gets_each_of_its_answers() {
     let mut client = Client::start(Limits::default()).await;
     for i in 0..20 {
         client.call("1", &format!(r#"{{"name":"echo","arguments":{i}}}"#)).await;

@@ -451,7 +451,7 @@ async fn log_messages_arrive_with_their_servers_name() {
     let house = House::of(&[&files]);
     let mut logs = house.host.fleet().logs();
     ready(&house).await;
-    let message = UpstreamLog { level: "warning".into(), logger: None, data: "careful".into() };
+    let message = UpstreamLog { level: "warning".into(), logger: None, data: "careful".into(), audience: None };
     files.last().log(message.clone());
     let (from, got) = logs.recv().await.unwrap();
     assert_eq!((from.as_str(), got), ("files", message));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually;
-use crate::support::gate::{Bench, Client, Script, VERBATIM};
+use crate::support::gate::{Bench, Client, ERROR, Script, VERBATIM};
 
 fn names(list: &Value) -> Vec<&str> {
     list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
@@ -78,16 +78,18 @@ async fn unknown_methods_and_bad_parameters_have_their_own_codes() {
 }
 
 #[tokio::test]
-async fn the_list_keeps_every_field_but_the_name_and_drops_connector_claims() {
+async fn pitfall_4_the_list_is_the_servers_own_text_but_for_the_name_and_without_connector_claims() {
     let script = Arc::new(Script::default());
-    let odd = r#"{"zeta":{"b":1,"a":[2]},"name":"odd tool","title":"Odd","inputSchema":{"type":"object","x":true},"execution":{"taskSupport":"optional"},"_meta":{"keep":1,"connector_id":"c"}}"#;
+    let odd = r#"{ "zeta":{"b":1.50,"a":[123456789012345678901234567890]},"name" : "odd tool","title":"\u004fdd", "inputSchema":{"type":"object","x":true},"execution":{"taskSupport":"optional"},"_meta":{"keep": 1,"connector_id":"c"}}"#;
     *script.tools.lock() = vec![odd.into(), r#"{"name":"hidden","inputSchema":{"type":"object"}}"#.into()];
     let bench = Bench::with(script);
     let mut client = bench.greeted(json!({})).await;
-    let list = client.list().await;
+    client.send(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#).await;
+    let line = client.answer_text(json!(1)).await;
+    let list = serde_json::from_str::<Value>(&line).unwrap()["result"].take();
     let [name] = names(&list)[..] else { panic!("{list}") };
     let expected = odd.replace("odd tool", name).replace(r#","connector_id":"c""#, "");
-    assert_eq!(list["tools"][0].to_string(), expected);
+    assert_eq!(line, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{expected}]}}}}"#));
     assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{name}");
 }
 
@@ -134,7 +136,7 @@ async fn a_changed_list_is_told_once_and_a_reconnection_that_changes_nothing_is_
 }
 
 #[tokio::test]
-async fn an_answer_passes_byte_by_byte() {
+async fn pitfall_4_an_answer_passes_byte_by_byte() {
     let bench = Bench::new(&["verbatim"]);
     let mut client = ready(&bench).await;
     client.call("1", r#"{"name":"fake__verbatim"}"#).await;
@@ -143,12 +145,11 @@ async fn an_answer_passes_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_protocol_error_keeps_code_message_and_data() {
+async fn pitfall_4_a_protocol_error_passes_byte_by_byte() {
     let bench = Bench::new(&["error"]);
     let mut client = ready(&bench).await;
     client.call("1", r#"{"name":"fake__error"}"#).await;
-    let error = client.answer(json!(1)).await["error"].take();
-    assert_eq!(error.to_string(), r#"{"code":-32042,"message":"go away","data":{"z":1,"a":[2]}}"#);
+    assert_eq!(client.answer_text(json!(1)).await, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{ERROR}}}"#));
     assert_eq!(bench.items.codes(), [Some(Code::ProtocolError)]);
 }
 
@@ -157,7 +158,7 @@ async fn r26_bad_arguments_are_refused_in_band_and_nothing_is_sent() {
     let bench = Bench::new(&["echo"]);
     let mut client = ready(&bench).await;
     let deep = format!("{}1{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
-    let bad = [r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, r#"{"a":0.10000000000000000001}"#, "[1]", "7", &deep];
+    let bad = [r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, r#"{"a":0.10000000000000000001}"#, &deep];
     for arguments in bad {
         client.call("1", &format!(r#"{{"name":"fake__echo","arguments":{arguments}}}"#)).await;
         let result = client.answer(json!(1)).await["result"].take();
@@ -170,7 +171,21 @@ async fn r26_bad_arguments_are_refused_in_band_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn arguments_null_absent_and_empty_give_the_same_answer_but_for_their_text() {
+async fn pitfall_3_arguments_that_are_no_object_are_invalid_params_and_nothing_is_sent() {
+    let bench = Bench::new(&["echo"]);
+    let mut client = ready(&bench).await;
+    for (at, arguments) in ["[1]", "7", "\"a\"", "true"].into_iter().enumerate() {
+        client.call("1", &format!(r#"{{"name":"fake__echo","arguments":{arguments}}}"#)).await;
+        let error = client.answer(json!(1)).await["error"].take();
+        assert_eq!(error["code"], -32602, "{arguments}");
+        assert!(error["message"].as_str().unwrap().contains("must be a JSON object"), "{error}");
+        assert_eq!(bench.items.completed().len(), at + 1, "R40: a pair of items for each");
+    }
+    assert!(bench.script.calls.lock().is_empty());
+}
+
+#[tokio::test]
+async fn pitfall_3_arguments_null_absent_and_empty_give_the_same_answer_but_for_their_text() {
     let bench = Bench::new(&["echo"]);
     let mut client = ready(&bench).await;
     for (member, echoed) in [("", "none"), (r#","arguments":null"#, "none"), (r#","arguments":{}"#, "{}")] {
@@ -403,7 +418,12 @@ async fn log_messages_of_upstreams_pass_at_or_above_the_level_that_was_set() {
     assert_eq!(client.answer(json!(1)).await["result"], json!({}));
     let log = |level: &str, logger: Option<&str>| {
         let logger = logger.map(str::to_owned);
-        bench.script.events().log(UpstreamLog { level: level.to_owned(), logger, data: json!({ "of": level }) });
+        bench.script.events().log(UpstreamLog {
+            level: level.to_owned(),
+            logger,
+            data: json!({ "of": level }),
+            audience: None,
+        });
     };
     log("info", None);
     log("error", Some("db"));

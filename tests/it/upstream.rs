@@ -112,7 +112,7 @@ async fn arguments_and_meta_arrive_as_they_were_given_and_without_a_token_nobody
 }
 
 #[tokio::test]
-async fn an_answer_keeps_unknown_fields_key_order_and_the_spelling_of_numbers() {
+async fn pitfall_4_an_answer_keeps_unknown_fields_key_order_and_the_spelling_of_numbers() {
     let (connection, _) = connect(&[]).await;
     let odd =
         r#"{"zz":1.50,"content":[{"type":"hologram","x":[1e2,123456789012345678901]}],"resultType":"new","a":null}"#;
@@ -146,7 +146,7 @@ async fn rubbish_before_the_handshake_and_around_answers_is_skipped() {
 }
 
 #[tokio::test]
-async fn an_oversized_answer_fails_its_own_call_wherever_its_id_stands() {
+async fn pitfall_2_an_oversized_answer_fails_its_own_call_wherever_its_id_stands() {
     let (connection, _) = small(&[]).await;
     let mut other = start(&connection, "hang", json!({})).await;
     for (at, bytes) in [("head", SMALL), ("tail", SMALL), ("head", 3 * SMALL), ("tail", 3 * SMALL)] {
@@ -177,7 +177,7 @@ async fn an_endless_line_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn progress_comes_in_order_only_grows_and_ends_with_the_answer() {
+async fn pitfall_5_progress_comes_in_order_only_grows_and_ends_with_the_answer() {
     let (connection, _) = connect(&[]).await;
     let seen = Seen::new();
     let call = outgoing("slow", json!({ "steps": 200 }), Some(seen.clone()));

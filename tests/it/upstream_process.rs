@@ -12,6 +12,7 @@ use portcullis::ports::upstream::{Connection, OutgoingCall, StartFailure, Upstre
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use crate::support::served::Served;
 use crate::support::{Heard, PATIENCE, eventually, runs, scripted, scripted_server};
 
 fn upstream(launch: Launch) -> StdioUpstream {
@@ -213,4 +214,123 @@ async fn a_server_dies_with_us_however_we_end() {
     us.kill().unwrap();
     us.wait().unwrap();
     gone(&[server.unwrap()]).await;
+}
+
+/// A configuration whose server `s` is a wrapper: its children ignore the end of their input, and `SIGTERM` too. The
+/// numbers of all three are written to `$PLACE/pids`, in one piece.
+fn wrapper() -> String {
+    let stubborn = "(trap '' TERM HUP INT; exec sleep 1000 <&-) &";
+    let numbers = "echo \"$$ $! $server\" > $PLACE/new && mv $PLACE/new $PLACE/pids";
+    let server = scripted_server();
+    // A shell takes the input away from what it starts in the background.
+    let script = format!(
+        "exec 3<&0\n'{}' --stubborn <&3 3<&- &\nserver=$!\n{stubborn}\n{numbers}\nexec 3<&-\nwait",
+        server.display()
+    );
+    let approve = "default_tools_approval_mode = \"approve\"";
+    format!("[mcp_servers.s]\ncommand = \"/bin/sh\"\nargs = [\"-c\", '''{script}''']\n{approve}\n")
+}
+
+/// The numbers that a wrapper has written, if they are others than `before`.
+async fn wrapped(served: &Served, before: &[u32]) -> Vec<u32> {
+    let file = served.path("pids");
+    eventually("the wrapper has started", || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let pids: Vec<u32> = text.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        (pids != before).then_some(pids)
+    })
+    .await
+}
+
+/// The guard of a host: a child of it by that name.
+async fn guard_of(host: u32) -> u32 {
+    let find = || {
+        let parent = host.to_string();
+        let found =
+            std::process::Command::new("pgrep").args(["-P", &parent, "-f", "portcullis-guard"]).output().unwrap();
+        let text = String::from_utf8(found.stdout).unwrap();
+        let pids: Vec<u32> = text.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        assert!(pids.len() <= 1, "more than one guard");
+        pids.first().copied()
+    };
+    eventually("there is a guard", find).await
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[tokio::test]
+async fn pitfall_9_a_host_that_is_killed_leaves_no_process_behind_whatever_its_servers_ignore() {
+    use rustix::process::Signal;
+    let mut served = Served::greeted(&wrapper(), &[]).await;
+    let pids = wrapped(&served, &[]).await;
+    assert_eq!(served.call("s__add", &json!({ "a": 2, "b": 3 })).await["result"]["content"][0]["text"], "5");
+    let guard = guard_of(served.pid()).await;
+    // What a terminal would send does not end it.
+    for deaf_to in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        signal(guard, deaf_to);
+    }
+    assert!(pids.iter().chain([&guard]).all(|pid| runs(*pid)));
+    served.child.start_kill().unwrap();
+    served.child.wait().await.unwrap();
+    gone(&pids).await;
+    gone(&[guard]).await;
+}
+
+#[tokio::test]
+async fn a_host_that_ends_leaves_neither_servers_nor_guard() {
+    let mut served = Served::greeted(&wrapper(), &[]).await;
+    let pids = wrapped(&served, &[]).await;
+    let guard = guard_of(served.pid()).await;
+    assert!(served.finish().await.success(), "{}", served.stderr());
+    gone(&pids).await;
+    gone(&[guard]).await;
+}
+
+#[tokio::test]
+async fn a_server_whose_wrapper_is_killed_ends_wholly_and_is_started_again_under_the_same_guard() {
+    let mut served = Served::greeted(&wrapper(), &[]).await;
+    let first = wrapped(&served, &[]).await;
+    let guard = guard_of(served.pid()).await;
+    assert!(served.call("s__add", &json!({})).await["result"].is_object());
+    signal(first[0], rustix::process::Signal::KILL);
+    let second = wrapped(&served, &first).await;
+    gone(&first).await;
+    assert_eq!(served.call("s__add", &json!({ "a": 1 })).await["result"]["content"][0]["text"], "1");
+    assert_eq!(guard_of(served.pid()).await, guard);
+    served.child.start_kill().unwrap();
+    gone(&second).await;
+    gone(&[guard]).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn guard_and_servers_hold_no_descriptor_of_ours_and_the_guard_has_no_environment() {
+    let mut served = Served::greeted(&wrapper(), &[]).await;
+    let pids = wrapped(&served, &[]).await;
+    assert!(served.call("s__add", &json!({})).await["result"].is_object());
+    let guard = guard_of(served.pid()).await;
+    let held = |pid: u32| {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let mut held: Vec<(u32, String)> = entries
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.file_name().unwrap().to_str().unwrap().parse().unwrap(), path))
+            .map(|(number, path)| (number, std::fs::read_link(path).unwrap().display().to_string()))
+            .collect();
+        held.sort();
+        held
+    };
+    let ours = held(served.pid());
+    assert!(ours.iter().any(|(number, what)| (*number, what.as_str()) == (7, "/dev/zero")), "{ours:?}");
+    let of_guard = held(guard);
+    let [(0, input), (1, output), (2, errors)] = &of_guard[..] else { panic!("{of_guard:?}") };
+    assert!(input.starts_with("pipe:"), "{input}");
+    assert_eq!((output.as_str(), errors.as_str()), ("/dev/null", "/dev/null"));
+    let of_wrapper = held(pids[0]);
+    assert!(of_wrapper.iter().all(|(number, what)| *number <= 2 && what.starts_with("pipe:")), "{of_wrapper:?}");
+    assert_eq!(std::fs::read(format!("/proc/{guard}/environ")).unwrap(), b"");
+    let group = rustix::process::getpgid(rustix::process::Pid::from_raw(guard.cast_signed())).unwrap();
+    assert_eq!(group.as_raw_pid(), guard.cast_signed(), "a group of its own");
 }

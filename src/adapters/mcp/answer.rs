@@ -31,13 +31,13 @@ const UNUSABLE: i64 = -32603;
 pub(super) fn read(raw: RawAnswer, era: Era) -> Answer {
     match raw {
         RawAnswer::Result(text) => result(era.strip(&text).map_or(text, Arc::from)),
-        RawAnswer::Error(text) => Answer::Error(error(&text)),
+        RawAnswer::Error(text) => Answer::Error(error(text)),
         RawAnswer::Unusable(why) | RawAnswer::NotSent(why) | RawAnswer::Lost(why) => unusable(why),
     }
 }
 
 fn unusable(message: String) -> Answer {
-    Answer::Error(ProtocolError { code: UNUSABLE, message, data: None })
+    Answer::Error(ProtocolError { code: UNUSABLE, message, data: None, verbatim: None })
 }
 
 fn result(text: Arc<str>) -> Answer {
@@ -65,14 +65,14 @@ fn marked(mut value: Map<String, Value>) -> Map<String, Value> {
     value
 }
 
-fn error(text: &str) -> ProtocolError {
-    let value = parse(text).map(|(value, _)| value).unwrap_or_default();
-    let code = value.get("code").and_then(Value::as_i64).unwrap_or(UNUSABLE);
-    let message = match value.get("message").and_then(Value::as_str) {
-        Some(message) => message.to_owned(),
-        None => "the server answered with an error that has no message".to_owned(),
-    };
-    ProtocolError { code, message, data: value.get("data").filter(|data| !data.is_null()).cloned() }
+fn error(text: Arc<str>) -> ProtocolError {
+    let (value, dropped) = parse(&text).unwrap_or_default();
+    let code = value.get("code").and_then(Value::as_i64);
+    let message = value.get("message").and_then(Value::as_str);
+    let verbatim = (!dropped && code.is_some() && message.is_some()).then_some(text);
+    let message = message.unwrap_or("the server answered with an error that has no message").to_owned();
+    let data = value.get("data").filter(|data| !data.is_null()).cloned();
+    ProtocolError { code: code.unwrap_or(UNUSABLE), message, data, verbatim }
 }
 
 /// Returns the value, and whether something had to be dropped from it.
@@ -259,8 +259,11 @@ impl Page {
         if !text.trim_start().starts_with('{') {
             return Err("the server answered with something that is no result object".to_owned());
         }
-        let wire: Wire<'_> =
-            serde_json::from_str(text).map_err(|error| format!("the answer is no list of tools: {error}"))?;
+        let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| {
+            // The error itself could quote what the server sent.
+            let (line, column) = (error.line(), error.column());
+            format!("the answer is no list of tools (line {line}, column {column})")
+        })?;
         Ok(Self { tools: wire.tools.0.iter().map(|raw| raw.get().into()).collect(), next: wire.next_cursor })
     }
 }
@@ -345,6 +348,10 @@ mod tests {
         let error = refused(RawAnswer::Error(text.into()));
         assert_eq!((error.code, error.message.as_str()), (-99_999_999_999, "no"));
         assert_eq!(error.data.unwrap().to_string(), r#"{"b":1,"a":[2]}"#);
+        assert_eq!(error.verbatim.unwrap().as_ref(), text);
         assert_eq!(refused(RawAnswer::Error("7".into())).code, UNUSABLE);
+        for changed in [r#"{"code":1,"message":"a","message":"b"}"#, r#"{"code":1}"#, r#"{"message":"a"}"#, "7"] {
+            assert_eq!(refused(RawAnswer::Error(changed.into())).verbatim, None, "{changed}");
+        }
     }
 }

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientNotification, ClientRequest, ErrorCode,
-    ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId, RequestMetaObject,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientNotification, ClientRequest,
+    ClientResult, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId,
+    RequestMetaObject,
 };
 use rmcp::service::TxJsonRpcMessage;
 use serde::Deserialize;
@@ -25,6 +26,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::asked::{Asked, AskedOfClient};
 use super::envelope::{Envelope, Id, Salvage};
 use super::transport::{
     Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, error_line, parse_message,
@@ -110,6 +112,16 @@ impl Incoming {
         Ok(())
     }
 
+    /// Answers with this text as `error`, instead of what the handler returns; like [`Incoming::respond`].
+    ///
+    /// # Errors
+    /// [`NoObject`]; the handler's own answer stands then.
+    pub fn respond_error_text(&self, error: &str) -> Result<(), NoObject> {
+        let text = one_line(error)?;
+        *self.0.reply.lock() = Some(Reply::Error(text));
+        Ok(())
+    }
+
     /// Answers with a JSON-RPC error, instead of what the handler returns: any code, data as it is.
     pub fn respond_error(&self, code: i64, message: &str, data: Option<&Value>) {
         let mut error = Map::new();
@@ -135,6 +147,7 @@ fn one_line(text: &str) -> Result<String, NoObject> {
 #[derive(Debug, Default)]
 pub struct ClientSide {
     open: Mutex<Open>,
+    asked: AskedOfClient,
 }
 
 #[derive(Debug, Default)]
@@ -194,6 +207,11 @@ impl LineRole for RoleServer {
         let text = |message: &TxJsonRpcMessage<Self>| {
             serde_json::to_string(message).map_err(|error| TransportFault::Message(error.to_string()))
         };
+        if let JsonRpcMessage::Request(request) = &message
+            && let Some(asked) = Asked::of(&request.request)
+        {
+            return Ok(side.asked.line(&request.id, asked));
+        }
         let ours = match &message {
             JsonRpcMessage::Response(response) => response.id.clone(),
             JsonRpcMessage::Error(error) => match &error.id {
@@ -240,6 +258,9 @@ impl LineRole for RoleServer {
             (Some(_), Id::Bad) => {
                 arrival.reply(error_line(None, INVALID_REQUEST, "the `id` is neither a string nor a whole number"));
                 Inbound::Consumed
+            }
+            (None, Id::Good(id)) if side.asked.answered(&id, &envelope) => {
+                Inbound::one(JsonRpcMessage::response(ClientResult::empty(()), id))
             }
             (None, Id::Good(id)) => Inbound::one(parse_message::<Self>(line).unwrap_or_else(|error| {
                 JsonRpcMessage::error(ErrorData::new(ErrorCode::INTERNAL_ERROR, error, None), Some(id))

@@ -78,7 +78,11 @@ impl<T: Transport<RoleClient> + 'static> Opening<T> {
         let service = Box::pin(shaking).await.map_err(|error| failure(&error, &end))?;
         let version = service.peer().peer_info().map(|info| info.protocol_version.clone());
         match version {
-            Some(version) if ProtocolVersion::KNOWN_VERSIONS.contains(&version) => {
+            // Who shook hands in the older way cannot have agreed on a version without a handshake.
+            Some(version)
+                if ProtocolVersion::KNOWN_VERSIONS.contains(&version)
+                    && (lifecycle != Lifecycle::Legacy || version.has_initialize()) =>
+            {
                 side.shaken(if version.has_initialize() { Era::Legacy } else { Era::Modern });
             }
             other => {
@@ -113,7 +117,8 @@ fn failure(error: &ClientInitializeError, end: &LineEnd) -> ShakeFailure {
         // What the older handshake met is what counts: the newer one is only tried.
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return failure(fallback, end),
         ClientInitializeError::JsonRpcError(error) => refused(error),
-        ClientInitializeError::ExpectedInitResult(_) => {
+        // Their texts would quote what the server sent.
+        ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
             "the server's answer to the handshake is not what the protocol says".to_owned()
         }
         other => text::shown(&other.to_string(), MAX_WHY),

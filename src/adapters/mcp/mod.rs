@@ -12,26 +12,33 @@
 //! | `transport` | how does rmcp read and write them? |
 //! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
 //! | `answer` | what does a raw answer mean? |
+//! | `strays` | and one that nobody waits for? |
 //! | `child`, `stderr` | how does a server's process live and end? |
+//! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
 //! | `client`, `handshake` | how is a server connected, in which era? |
 //! | `connection` | how is it listed and called? |
 //! | `listen` | how are changes heard of where there is no session? |
 //! | `link`, `rounds` | how is a request sent, waited for, made again, cancelled? |
+//! | `asked` | how is a client asked, its answer kept as text? |
+//! | `lanes` | who shares a server? |
 //! | `era` | what belongs to one hop only? |
 //! | `inquiry` | whose question is it? |
 //!
 //! Does not know about policies, catalogs or names: that is the pipeline's.
 
+pub mod asked;
 pub mod child;
 pub mod client;
 pub mod client_side;
 pub mod http;
+pub mod lanes;
 pub mod transport;
 
 mod answer;
 mod connection;
 mod envelope;
 mod era;
+mod guard;
 mod handshake;
 mod inquiry;
 mod line;
@@ -39,5 +46,7 @@ mod link;
 mod listen;
 mod outbox;
 mod rounds;
+mod spawn;
 mod stderr;
+mod strays;
 mod upstream_side;

@@ -4,7 +4,8 @@
 //!
 //! - a line is at most [`Limits::line`] bytes long; a longer one is skipped in bounded memory, and the request that it
 //!   belonged to gets an error. If nobody can tell which, the connection is closed with that reason: no call hangs;
-//! - what is no message (not UTF-8, not JSON, no JSON-RPC) is skipped, counted, and logged a few times;
+//! - what is no message (not UTF-8, not JSON, no JSON-RPC), or an answer that nobody asked for, is skipped; each kind of it is
+//!   reported once, by the server's name and without a word of it;
 //! - messages are written in the order in which rmcp sends them, through a queue that is bounded in bytes. When it is full,
 //!   an answer to a client waits for room, and anything else is refused to its sender;
 //! - what each role takes out of the stream beside rmcp is in [`super::client_side`] and `upstream_side`.
@@ -29,8 +30,6 @@ use super::outbox::{Outbox, Writing};
 
 /// The longest line, unless the configuration says otherwise.
 pub const DEFAULT_LINE: usize = 64 * 1024 * 1024;
-/// How many rubbish lines of one connection are logged.
-const RUBBISH_LOGGED: u64 = 3;
 /// How long `close` waits for what is queued.
 const FLUSH: Duration = Duration::from_secs(2);
 
@@ -194,7 +193,8 @@ pub struct LineTransport<R: LineRole, I> {
     writing: Writing,
     end: LineEnd,
     peer: Arc<str>,
-    rubbish: u64,
+    /// What kinds of rubbish were reported.
+    rubbish: Vec<&'static str>,
     limits: Limits,
     oversized: Oversized,
     role: PhantomData<fn() -> R>,
@@ -226,7 +226,7 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
             writing,
             end,
             peer: peer.into(),
-            rubbish: 0,
+            rubbish: Vec::new(),
             limits,
             oversized: Oversized::None,
             role: PhantomData,
@@ -242,11 +242,11 @@ impl<R: LineRole, I: AsyncRead + Send + Unpin> LineTransport<R, I> {
         self.outbox.clone()
     }
 
-    fn rubbish(&mut self, what: &str) {
-        self.rubbish += 1;
-        if self.rubbish <= RUBBISH_LOGGED {
-            let last = if self.rubbish == RUBBISH_LOGGED { "; further ones are not logged" } else { "" };
-            tracing::warn!(target: "portcullis::upstream", server = %self.peer, "a line that is {what} was skipped{last}");
+    fn rubbish(&mut self, what: &'static str) {
+        if !self.rubbish.contains(&what) {
+            self.rubbish.push(what);
+            let peer = &self.peer;
+            tracing::warn!(target: "portcullis::upstream", server = %peer, "a line that is {what} was skipped; further ones are not reported");
         }
     }
 

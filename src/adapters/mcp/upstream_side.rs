@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::envelope::{Envelope, Id, our_number};
 use super::era::Era;
 use super::inquiry::{Asker, Inquiries};
+use super::strays::{Stray, Strays};
 use super::transport::{Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
 use crate::model::answerable::QuestionKind;
 use crate::model::revision::ConnectionId;
@@ -88,6 +89,7 @@ impl Drop for Waiting {
 pub struct UpstreamSide {
     waiting: Mutex<HashMap<i64, Waiting>>,
     inquiries: Arc<Inquiries>,
+    strays: Strays,
     /// Known once hands are shaken.
     era: OnceLock<Era>,
     server: Arc<str>,
@@ -98,7 +100,8 @@ pub struct UpstreamSide {
 impl UpstreamSide {
     pub(super) fn new(server: &str, connection: ConnectionId, events: Arc<dyn UpstreamEvents>) -> Self {
         let (waiting, inquiries) = (Mutex::default(), Arc::default());
-        Self { waiting, inquiries, era: OnceLock::new(), server: server.into(), connection, events }
+        let strays = Strays::default();
+        Self { waiting, inquiries, strays, era: OnceLock::new(), server: server.into(), connection, events }
     }
 
     /// Notes what hands were shaken on. The first word stays.
@@ -130,6 +133,7 @@ impl UpstreamSide {
     /// Notes a request before it is written.
     fn expect(&self, number: i64, outbound: &Outbound) {
         let Outbound { slot, progress, asker, .. } = outbound.clone();
+        self.strays.sent(number, false);
         self.waiting.lock().insert(number, Waiting { slot, progress, last: f64::NEG_INFINITY, asker });
     }
 
@@ -137,6 +141,9 @@ impl UpstreamSide {
     pub(super) fn forget(&self, id: &RequestId) {
         let Some(number) = our_number(id) else { return };
         let waiting = self.waiting.lock().remove(&number);
+        if waiting.is_some() {
+            self.strays.gave_up(number);
+        }
         if let Some(asker) = waiting.as_ref().and_then(|waiting| waiting.asker.as_ref()) {
             self.inquiries.gave_up(number, asker.caller.clone());
         }
@@ -230,6 +237,7 @@ impl UpstreamSide {
             level: text::prefix(&params.level, 32).to_owned(),
             logger: params.logger.map(|logger| text::prefix(&logger, 256).to_owned()),
             data: params.data.map_or(Value::Null, |raw| log_data(raw.get())),
+            audience: None,
         });
     }
 }
@@ -284,6 +292,11 @@ impl LineRole for RoleClient {
             side.expect(number, outbound);
             return Ok(Some(line));
         }
+        if let JsonRpcMessage::Request(request) = &message
+            && let Some(number) = our_number(&request.id)
+        {
+            side.strays.sent(number, true);
+        }
         serde_json::to_string(&message).map(Some).map_err(|error| TransportFault::Message(error.to_string()))
     }
 
@@ -334,7 +347,11 @@ impl LineRole for RoleClient {
         if side.answered(&id, || RawAnswer::Unusable(why.clone())) {
             return Inbound::one(stand_in(id));
         }
-        Inbound::one(failure(id, why))
+        match side.strays.came(&id) {
+            Stray::Own => Inbound::one(failure(id, why)),
+            Stray::Late => Inbound::Consumed,
+            Stray::Mistake(what) => Inbound::Rubbish(what),
+        }
     }
 }
 
@@ -347,11 +364,14 @@ fn answer(side: &UpstreamSide, line: &str, envelope: &Envelope<'_>, id: RequestI
     if side.answered(&id, raw) {
         return Inbound::one(stand_in(id));
     }
-    if our_number(&id).is_some_and(|number| side.inquiries.came_late(number)) {
-        return Inbound::Consumed;
+    let late = our_number(&id).is_some_and(|number| side.inquiries.came_late(number));
+    match side.strays.came(&id) {
+        // The handshake's answer.
+        Stray::Own => Inbound::one(parse_message::<RoleClient>(line).unwrap_or_else(|error| failure(id, error))),
+        Stray::Late => Inbound::Consumed,
+        Stray::Mistake(_) if late => Inbound::Consumed,
+        Stray::Mistake(what) => Inbound::Rubbish(what),
     }
-    // The handshake's answer, or one that nobody waits for any more.
-    Inbound::one(parse_message::<RoleClient>(line).unwrap_or_else(|error| failure(id, error)))
 }
 
 fn request_line(number: i64, outbound: &Outbound) -> Result<String, TransportFault> {

@@ -19,6 +19,7 @@ use crate::model::name::{CallId, RawToolName, ServerName};
 use crate::model::outcome::{Code, Durations, Outcome};
 use crate::model::revision::{PolicySetDigest, Revision};
 use crate::model::verdict::Folded;
+use crate::ports::approval::Kind;
 use crate::ports::recorder::{Consent, DecisionRecord};
 
 /// The longest line, its newline included, in bytes.
@@ -87,6 +88,7 @@ struct About<'a> {
 struct DecisionLine<'a> {
     #[serde(flatten)]
     head: Head<'a>,
+    kind: Kind,
     caller: &'a Caller,
     revision: Revision,
     policy_set: PolicySetDigest,
@@ -156,6 +158,7 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
                 server: Some(&record.tool.server),
                 tool: &record.tool.tool,
             },
+            kind: record.kind,
             caller: &record.caller,
             revision: record.revision,
             policy_set: record.policy_set,
@@ -245,6 +248,7 @@ pub(super) mod samples {
         DecisionRecord {
             at: Timestamp::UNIX_EPOCH,
             call: CallId::new("call_1").unwrap(),
+            kind: Kind::Tool,
             tool: ToolRef::parse("files/write").unwrap(),
             caller: Caller::local("me"),
             revision: Revision::FIRST.next(),

@@ -219,6 +219,7 @@ impl ServerEntry {
 }
 
 /// Proof that a tool was in the catalog, with the snapshot that it was found in.
+#[derive(Clone)]
 pub struct Listed {
     tool: Arc<CatalogTool>,
     server: ServerEntry,

@@ -10,7 +10,7 @@ use crate::model::revision::Revision;
 use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::{Catalog, Listed, ServerEntry};
-use crate::ports::approval::PolicySet;
+use crate::ports::approval::{Kind, PolicySet};
 
 /// The most of a changed definition that the stale answer shows, in bytes.
 const MAX_SHOWN_DEFINITION: usize = 16 * 1024;
@@ -20,6 +20,7 @@ const MAX_SHOWN_DEFINITION: usize = 16 * 1024;
 /// Never re-routed: when any of it changes before the hand-over, the call is stale.
 pub struct Prepared {
     listed: Listed,
+    kind: Kind,
     arguments: Arguments,
 }
 
@@ -68,7 +69,7 @@ pub fn prepare(
     arguments
         .check_against(&listed.tool().definition)
         .map_err(|bad| Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}")))?;
-    Ok(Prepared { listed, arguments })
+    Ok(Prepared { listed, kind: Kind::Tool, arguments })
 }
 
 /// Says why a prepared call was not leased: its connection, its server's configuration or its definition is not the one that
@@ -89,8 +90,8 @@ pub fn stale(catalog: &Catalog, prepared: &Prepared) -> Unprepared {
 /// be shown whole has not been seen: the tools must be listed again.
 fn changed(target: &Target, tool: &CatalogTool) -> Unprepared {
     let mut failure = Failure::stale(target);
-    let definition = serde_json::Value::Object(tool.definition.value().clone()).to_string();
-    let shown = text::prefix(&definition, MAX_SHOWN_DEFINITION);
+    let definition = tool.definition.verbatim();
+    let shown = text::prefix(definition, MAX_SHOWN_DEFINITION);
     failure.message.push_str(". Its definition is now: ");
     failure.message.push_str(shown);
     let whole = shown.len() == definition.len();
@@ -117,6 +118,18 @@ impl Prepared {
     #[must_use]
     pub fn server(&self) -> &ServerEntry {
         self.listed.server()
+    }
+
+    /// Returns what would be sent.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Fixes an answer to what the server of this call asks: the same tool over the same connection, with this content.
+    #[must_use]
+    pub fn reply(&self, content: Arguments) -> Self {
+        Self { listed: self.listed.clone(), kind: Kind::Reply, arguments: content }
     }
 
     /// Returns the arguments.

@@ -58,6 +58,7 @@ pub fn question(
     Question {
         id: format!("ask_{}", uuid::Uuid::now_v7().simple()),
         call: call.clone(),
+        kind: prepared.kind(),
         tool: prepared.reference(),
         title: prepared.tool().definition.title().map(|title| text::shown(title, 128)),
         arguments: text::shown(&all, SHOWN_ARGUMENTS),

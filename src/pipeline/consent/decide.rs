@@ -1,7 +1,8 @@
 //! Asks every layer's components about a call, and folds what they say.
 //!
 //! The baseline is asked first, once for every layer's posture (R2 as amended). The posture under which it answered most
-//! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. Observed
+//! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. About a reply
+//! to a server's question the baseline is not asked. Observed
 //! components are asked after the decision, and what they say is kept but not applied (R16).
 //!
 //! Asks no person: that is [`super::ask`].
@@ -38,10 +39,10 @@ pub struct Decided {
 /// Asks all layers in `policies` about a prepared call.
 pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, now_ms: u64) -> Decided {
     let reference = prepared.reference();
-    let postures = policies.postures.for_tool(&reference);
+    let (kind, postures) = (prepared.kind(), policies.postures.for_tool(&reference));
     let facts = |posture: Posture| {
         Arc::new(CallFacts {
-            kind: Kind::Tool,
+            kind,
             tool: reference.clone(),
             identity: prepared.tool().identity,
             definition: prepared.tool().definition.digest(),
@@ -54,12 +55,14 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
         })
     };
 
-    let baseline = join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
+    // A reply belongs to a call that the baseline has let run; only what layers add can stop it.
+    let asking = postures.iter().filter(|_| kind != Kind::Reply);
+    let baseline = join_all(asking.map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
     let posture = governing(&postures, &baseline);
 
     let matching = |observed: bool| {
         let of = policies.components.iter().filter(move |component| component.observe == observed);
-        of.filter(|component| component.matches.matches(Kind::Tool, &reference, prepared.tool().identity))
+        of.filter(|component| component.matches.matches(kind, &reference, prepared.tool().identity))
     };
     let asked: Vec<&BoundComponent> = matching(false).collect();
     let answers = join_all(asked.iter().map(|component| ask(component, facts(posture)))).await;

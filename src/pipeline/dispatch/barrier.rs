@@ -3,6 +3,7 @@
 use crate::pipeline::admit::catalog::{Catalog, LeaseRefusal};
 use crate::pipeline::admit::leases::OpenLease;
 use crate::pipeline::consent::approve::Approved;
+use crate::ports::approval::Kind;
 
 /// The right to hand over one approved call. Short: no lease is held while an answer is waited for.
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub struct NotLeased {
 /// [`NotLeased`]: stale, or the policies changed.
 pub fn lease(catalog: &Catalog, approved: Approved) -> Result<Lease, Box<NotLeased>> {
     let prepared = approved.prepared();
+    // An answer to a question goes back to it, and nowhere else.
+    if prepared.kind() == Kind::Reply {
+        return Err(Box::new(NotLeased { refusal: LeaseRefusal::Stale, approved }));
+    }
     let opened = catalog.lease(
         &prepared.reference(),
         &prepared.server().fingerprint,

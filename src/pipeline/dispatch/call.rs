@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::barrier::Lease;
 use super::meta::{TurnInfo, request_meta};
+use super::questions::{Desk, time_is_over};
 use crate::model::answer::Answer;
 use crate::model::caller::Caller;
 use crate::model::name::{CallId, Target};
@@ -23,6 +25,7 @@ pub struct Sent {
     target: Target,
     timeout: Duration,
     at: Instant,
+    open: Option<watch::Receiver<usize>>,
 }
 
 /// The upstream's answer, not yet cleaned: nothing but `emit::sanitise` may look at it.
@@ -43,7 +46,7 @@ pub struct With<'a> {
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Who answers what the server asks meanwhile.
-    pub questions: Option<Arc<dyn Questions>>,
+    pub desk: Option<Arc<Desk>>,
 }
 
 /// Everything that happens under the lease, and the hand-over.
@@ -69,8 +72,9 @@ pub async fn hand_over(
         meta: request_meta(with.id, prepared, with.turn),
         progress: with.progress,
         caller: with.caller.clone(),
-        questions: with.questions,
+        questions: with.desk.clone().map(|desk| desk as Arc<dyn Questions>),
     };
+    let open = with.desk.as_ref().map(|desk| desk.open.subscribe());
     let (kept, not_kept) = Kept::keep(grants, approved.grant());
     if let (Some(error), Consent::Agreed { not_remembered, .. }) = (not_kept, &mut record.consent) {
         tracing::warn!(%error, "approval not remembered");
@@ -90,7 +94,7 @@ pub async fn hand_over(
     let why = match tokio::time::timeout_at(at + timeout, connection.hand_over(outgoing)).await {
         Ok(Ok(in_flight)) => {
             kept.confirm();
-            return Ok(Sent { in_flight, target, timeout, at });
+            return Ok(Sent { in_flight, target, timeout, at, open });
         }
         Ok(Err(not_sent)) => not_sent.to_string(),
         // Dropping a hand-over that is not through hands nothing over.
@@ -136,16 +140,21 @@ impl Sent {
         self.at
     }
 
-    /// Waits for the answer, at most the tool's timeout. Dropping the future cancels the request.
+    /// Waits for the answer, at most the tool's timeout, in which open questions of the server do not count. Dropping the future cancels the request.
     ///
     /// # Errors
     /// A [`Failure`]: timeout (the upstream is told), or connection lost, which is ambiguous: the call may have run.
     pub async fn wait(mut self) -> Result<Raw, Box<Failure>> {
-        let answered = tokio::time::timeout_at(self.at + self.timeout, self.in_flight.answer()).await;
+        let left = self.timeout.saturating_sub(self.at.elapsed());
+        let answered = tokio::select! {
+            biased;
+            answered = self.in_flight.answer() => Some(answered),
+            () = time_is_over(left, self.open.take()) => None,
+        };
         match answered {
-            Ok(Ok(answer)) => Ok(Raw { answer, target: self.target }),
-            Ok(Err(unanswered)) => Err(Box::new(failure(&self.target, &unanswered))),
-            Err(_elapsed) => {
+            Some(Ok(answer)) => Ok(Raw { answer, target: self.target }),
+            Some(Err(unanswered)) => Err(Box::new(failure(&self.target, &unanswered))),
+            None => {
                 let message = format!(
                     "tool call error: tool call failed for `{}`: timed out awaiting tools/call after {}; the call may have run",
                     shown(&self.target),

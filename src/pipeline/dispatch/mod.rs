@@ -7,3 +7,5 @@
 pub mod barrier;
 pub mod call;
 pub mod meta;
+pub mod questions;
+pub mod record;

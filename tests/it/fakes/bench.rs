@@ -166,6 +166,7 @@ impl Bench {
             seen: None,
             turn: TurnInfo { thread_id: self.caller.session.as_str().to_owned(), ..TurnInfo::default() },
             progress: None,
+            questions: None,
             reviewer: Arc::new(NobodyThere),
             cancel: CancellationToken::new(),
         }

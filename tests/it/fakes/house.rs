@@ -47,11 +47,21 @@ impl House {
     }
 
     pub(crate) fn with(specs: BTreeMap<String, ServerSpec>, disabled: BTreeMap<ServerName, String>) -> Self {
+        let names_of: Vec<&str> = specs.keys().map(String::as_str).collect();
+        let policies = Policies::open(&names_of);
+        Self::under(&policies, specs, disabled)
+    }
+
+    /// Runs these servers under these policies.
+    pub(crate) fn under(
+        policies: &Policies,
+        specs: BTreeMap<String, ServerSpec>,
+        disabled: BTreeMap<ServerName, String>,
+    ) -> Self {
         let journal = Journal::default();
         let tape = Tape::new(&journal);
-        let names_of: Vec<&str> = specs.keys().map(String::as_str).collect();
         let host = Host::start(HostParts {
-            policies: Policies::open(&names_of).finish(),
+            policies: policies.finish(),
             names: names(),
             servers: specs.into_iter().map(|(name, spec)| (ServerName::parse(&name).unwrap(), spec)).collect(),
             disabled,

@@ -298,7 +298,7 @@ impl InFlight for Flying {
             match how {
                 How::Result(text) => result(text),
                 How::Protocol(code, message) => {
-                    Ok(Answer::Error(ProtocolError { code, message: message.to_owned(), data: None }))
+                    Ok(Answer::Error(ProtocolError { code, message: message.to_owned(), data: None, verbatim: None }))
                 }
                 How::Never => std::future::pending().await,
                 How::Lost => {

@@ -46,6 +46,9 @@ use super::PATIENCE;
 pub(crate) const VERBATIM: &str =
     r#"{"zeta": 1.50, "content":[{"type":"text","text":"x","odd":1e2}],"isError" :false,"_meta":{"b":1,"a":2}}"#;
 
+/// What the tool `error` answers.
+pub(crate) const ERROR: &str = r#"{"odd": 1e2,"code":-32042,"message":"go away","data":{"z":1.50,"a":[2]}}"#;
+
 /// The scripted server. Its tools do what their names say; any other tool echoes its arguments.
 #[derive(Default)]
 pub(crate) struct Script {
@@ -128,7 +131,8 @@ impl InFlight for FakeCall {
             "error" => Answer::Error(ProtocolError {
                 code: -32_042,
                 message: "go away".to_owned(),
-                data: Some(json!({ "z": 1, "a": [2] })),
+                data: Some(json!({ "z": 1.5, "a": [2] })),
+                verbatim: Some(ERROR.into()),
             }),
             "steps" => {
                 for step in [1.0, 3.0, 2.0, 3.0, f64::NAN, 4.5] {
@@ -337,10 +341,7 @@ impl Bench {
 
     /// Connects a client that has said nothing yet.
     pub(crate) fn client(&self, options: ServeOptions) -> Client {
-        let (near, far) = tokio::io::duplex(1024 * 1024);
-        let (out_near, out_far) = tokio::io::duplex(1024 * 1024);
-        let served = tokio::spawn(gateway::serve(Arc::clone(&self.host), Caller::local("me"), far, out_far, options));
-        Client { write: Some(near), lines: BufReader::new(out_near).lines(), served, kept: Vec::new() }
+        Client::of(&self.host, options)
     }
 
     /// Connects a client and shakes hands.
@@ -360,6 +361,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Connects a client to any host.
+    pub(crate) fn of(host: &Arc<Host>, options: ServeOptions) -> Self {
+        let (near, far) = tokio::io::duplex(1024 * 1024);
+        let (out_near, out_far) = tokio::io::duplex(1024 * 1024);
+        let served = tokio::spawn(gateway::serve(Arc::clone(host), Caller::local("me"), far, out_far, options));
+        Self { write: Some(near), lines: BufReader::new(out_near).lines(), served, kept: Vec::new() }
+    }
+
     pub(crate) async fn send(&mut self, line: &str) {
         let write = self.write.as_mut().unwrap();
         write.write_all(format!("{line}\n").as_bytes()).await.unwrap();

@@ -1,8 +1,13 @@
 //! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
+pub(crate) mod auth_server;
+pub(crate) mod far_end;
 pub(crate) mod gate;
 pub(crate) mod http_server;
+pub(crate) mod installed;
 pub(crate) mod policy;
+pub(crate) mod raw_client;
+pub(crate) mod served;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -69,6 +74,24 @@ pub(crate) fn runs(pid: u32) -> bool {
     let output = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
     let state = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     !state.is_empty() && !state.starts_with(['Z', 'X'])
+}
+
+/// A process and everything that it started and that still runs.
+pub(crate) fn family(pid: u32) -> Vec<u32> {
+    let output = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output().unwrap();
+    let listing = String::from_utf8(output.stdout).unwrap();
+    let pair = |line: &str| {
+        let mut words = line.split_whitespace().map(|word| word.parse::<u32>().unwrap());
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    let all: Vec<(u32, u32)> = listing.lines().map(pair).collect();
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = family.get(next).copied() {
+        family.extend(all.iter().filter(|(_, of)| *of == parent).map(|(child, _)| child));
+        next += 1;
+    }
+    family
 }
 
 /// Keeps what a connection tells.

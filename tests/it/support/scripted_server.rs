@@ -4,9 +4,10 @@
 //!
 //! Flags: `--exit CODE`, `--stderr TEXT`, `--silent` (answers nothing), `--stubborn` (outlives the end of its input),
 //! `--deaf` (reads nothing after the handshake),
-//! `--rubbish` (before the handshake), `--changes N` (that many `list_changed` at once), `--version V`,
-//! `--init-error`, `--init-null`, `--list MODE` with `pages`, `repeated`, `endless`, `long-cursor`, `many`,
-//! `duplicate`, `bad-schema`, `error`, `no-list`, `never`, `unknown`.
+//! `--rubbish` (before the handshake), `--early WORD` (what should not come before its end), `--changes N` (that many
+//! `list_changed` at once), `--version V`, `--init-error`, `--init-null`, `--all` (lists the tools for bad behaviour too),
+//! `--list MODE` with `pages`, `repeated`, `endless`, `long-cursor`, `many`, `duplicate`, `bad-schema`, `error`, `no-list`,
+//! `never`, `unknown`, `odd` (tools whose answers are odd on the wire).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a broken script shall be seen")]
 
 use std::collections::HashMap;
@@ -130,6 +131,9 @@ fn take(script: &Arc<Script>, message: Value) {
 }
 
 fn initialize(script: &Script, id: &Value) {
+    if let Some(secret) = script.value("--early") {
+        early(secret);
+    }
     if script.has("--init-error") {
         return refuse(id, -32000, "not today", &Value::Null);
     }
@@ -149,6 +153,18 @@ fn initialize(script: &Script, id: &Value) {
             "instructions": "Be brief.",
         }),
     );
+}
+
+/// What should not come before the handshake is over, each with a word that nobody may repeat.
+fn early(secret: &str) {
+    notify("notifications/progress", &json!({ "progressToken": 0, "progress": 1, "message": secret }));
+    notify("notifications/odd", &json!({ "secret": secret }));
+    say(&json!({ "jsonrpc": "2.0", "id": 77, "result": { "secret": secret } }));
+    say(&json!({ "jsonrpc": "2.0", "id": "x", "error": { "code": 1, "message": secret } }));
+    say(&json!({ "jsonrpc": "2.0", "id": secret, "method": "odd/request", "params": { "secret": secret } }));
+    say(&json!([secret]));
+    put(format!("{secret}\n\"{secret}\"\n{{\"{secret}\":1}}\n{{\"{secret}\n").as_bytes());
+    put(b"\xff\xfe\n");
 }
 
 fn tool(name: &str) -> Value {
@@ -174,6 +190,7 @@ fn list(script: &Script, id: &Value, params: &Value) {
         "error" => return refuse(id, -32050, "the list is closed", &Value::Null),
         "no-list" => json!({ "tools": "none" }),
         "never" => return,
+        "odd" => page(["raw", "protocol-error", "rubbish", "log"].map(tool).into(), None),
         "unknown" => {
             return answer_raw(
                 id,
@@ -188,6 +205,21 @@ fn list(script: &Script, id: &Value, params: &Value) {
 fn all(script: &Script) -> Value {
     let hints = json!({ "readOnlyHint": false, "destructiveHint": true });
     let mut tools: Vec<Value> = ["echo", "add", "fail", "slow", "hang", "die"].map(tool).into();
+    if script.has("--all") {
+        let more = [
+            "raw",
+            "line",
+            "rubbish",
+            "pid",
+            "oversized",
+            "endless",
+            "endless-errors",
+            "together",
+            "protocol-error",
+            "log",
+        ];
+        tools.extend(more.map(tool));
+    }
     tools.push(json!({ "name": "write", "inputSchema": { "type": "object" }, "annotations": hints }));
     if *script.state.extra_tool.lock().unwrap() {
         tools.push(tool("extra"));
@@ -213,6 +245,17 @@ fn call(script: &Script, id: &Value, params: &Value) {
             }
             answer(id, &text("done"));
             progress(token, 1e9, Some("too late"));
+        }
+        // All in one write.
+        "together" => {
+            let steps = number("steps", 1);
+            let note = |step| {
+                let params = json!({ "progressToken": token, "progress": step });
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }).to_string()
+            };
+            let mut lines: Vec<String> = (1..=steps).map(note).collect();
+            lines.push(json!({ "jsonrpc": "2.0", "id": id, "result": text("done") }).to_string());
+            put(format!("{}\n", lines.join("\n")).as_bytes());
         }
         "disorder" => {
             for step in [1.0, 3.0, 2.0, 3.0, 4.0] {
@@ -243,6 +286,12 @@ fn call(script: &Script, id: &Value, params: &Value) {
         "endless" => loop {
             put(&[b'x'; 65536]);
         },
+        "endless-errors" => {
+            answer(id, &text("begun"));
+            loop {
+                std::io::stderr().write_all(&[b'x'; 65536]).unwrap();
+            }
+        }
         "change" => {
             *script.state.extra_tool.lock().unwrap() = true;
             notify("notifications/tools/list_changed", &json!({}));

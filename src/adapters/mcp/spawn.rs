@@ -1,0 +1,185 @@
+//! How a process is started: on one thread, and with nothing of ours but what it is given.
+//!
+//! The parent-death signal (Linux) belongs to the *thread* that forked, so all forks happen on one that lives as long as
+//! the process. The same thread keeps the [`Guard`], which is told of every group before its first message is read.
+
+use std::io;
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, OnceLock, mpsc};
+
+use rustix::process::{Pid, Signal};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::guard::{Guard, LOOK};
+
+/// A process that leads a group of its own; the guard knows the group. Dropping it kills the group.
+#[derive(Debug)]
+pub(super) struct Leader {
+    /// Gone once it has been reaped and what is left of its group has been dealt with.
+    child: Option<Child>,
+    group: Pid,
+    runtime: Handle,
+    orders: mpsc::Sender<Order>,
+}
+
+impl Leader {
+    /// Returns its input, output and error stream, once.
+    pub(super) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout, ChildStderr)> {
+        let child = self.child.as_mut()?;
+        Some((child.stdin.take()?, child.stdout.take()?, child.stderr.take()?))
+    }
+
+    /// Waits until it has ended, and reaps it. Cancel-safe.
+    pub(super) async fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.wait().await.ok()
+    }
+
+    /// Whether there is a member of the group.
+    pub(super) fn group_exists(&self) -> bool {
+        rustix::process::test_kill_process_group(self.group).is_ok()
+    }
+
+    /// Signals the group. One that is gone is no error. Its number is not given away while a member lives, and is used at
+    /// once after the leader was reaped.
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = rustix::process::kill_process_group(self.group, signal);
+    }
+
+    /// Nothing is left to be killed.
+    pub(super) fn is_over(&mut self) {
+        self.child = None;
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            self.signal(Signal::KILL);
+            self.runtime.spawn(async move {
+                let _ = child.wait().await;
+            });
+        }
+        // The thread ends with the process only.
+        let _ = self.orders.send(Order::Leaves(self.group));
+    }
+}
+
+enum Order {
+    Start(Box<Start>),
+    Leaves(Pid),
+}
+
+struct Start {
+    command: tokio::process::Command,
+    runtime: Handle,
+    done: oneshot::Sender<io::Result<Leader>>,
+}
+
+/// Starts a process as the leader of a group of its own. Needs a running tokio.
+///
+/// # Errors
+/// Outer: we could not get as far as starting it. Inner: what starting it came to.
+pub(super) async fn start(mut command: tokio::process::Command) -> Result<io::Result<Leader>, Arc<str>> {
+    static THREAD: OnceLock<Result<mpsc::Sender<Order>, Arc<str>>> = OnceLock::new();
+    let thread = THREAD.get_or_init(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        let own = orders.clone();
+        let thread = std::thread::Builder::new().name("portcullis-spawn".to_owned()).spawn(move || run(&inbox, &own));
+        thread.map(|_| orders).map_err(|error| format!("no thread to start it: {error}").into())
+    });
+    command.process_group(0).kill_on_drop(true);
+    die_with_us(command.as_std_mut());
+    keep_nothing(command.as_std_mut());
+    let (done, started) = oneshot::channel();
+    let order = Order::Start(Box::new(Start { command, runtime: Handle::current(), done }));
+    let ended = || Arc::from("the thread that starts processes has ended");
+    thread.as_ref().map_err(Arc::clone)?.send(order).map_err(|_| ended())?;
+    started.await.map_err(|_| ended())
+}
+
+fn run(inbox: &mpsc::Receiver<Order>, orders: &mpsc::Sender<Order>) {
+    let mut guard = Guard::default();
+    loop {
+        let order = if guard.watches() {
+            inbox.recv_timeout(LOOK)
+        } else {
+            inbox.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected)
+        };
+        match order {
+            Ok(Order::Start(start)) => {
+                let Start { mut command, runtime, done } = *start;
+                guard.stand_by();
+                let _entered = runtime.enter();
+                let started = command.spawn().and_then(|child| {
+                    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+                    let group = group.ok_or_else(|| io::Error::other("the child has no number"))?;
+                    guard.joined(group);
+                    Ok(Leader { child: Some(child), group, runtime: runtime.clone(), orders: orders.clone() })
+                });
+                // Nobody waits any more: the leader is dropped with its group.
+                let _ = done.send(started);
+            }
+            Ok(Order::Leaves(group)) => guard.leaves(group),
+            Err(mpsc::RecvTimeoutError::Timeout) => guard.look(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Lets the child be killed when we end. Between the fork and the call we may have ended already: then it does not run.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "`pre_exec`: the closure makes two system calls and neither allocates nor locks")]
+fn die_with_us(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    let us = rustix::process::getpid();
+    let prepare = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() == Some(us) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+    };
+    // SAFETY: see the reason above; between fork and exec only async-signal-safe calls are allowed, and these are.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with_us(_command: &mut Command) {}
+
+/// Lets the child have no descriptors but its three streams: what we ourselves were given by whoever started us is not for
+/// it. Where the system does not say which there are, that holds for what Rust itself opens.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "`pre_exec`: the function makes system calls on a buffer of its own, without allocating")]
+pub(super) fn keep_nothing(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: see the reason above; between fork and exec only async-signal-safe calls are allowed, and these are.
+    unsafe {
+        command.pre_exec(close_at_exec);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn keep_nothing(_command: &mut Command) {}
+
+/// Marks all descriptors but the first three to be closed by the exec, and not before: one of them tells the parent how the
+/// exec went. Without `/proc` there is nothing to be done.
+#[cfg(target_os = "linux")]
+fn close_at_exec() -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags, RawDir};
+
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else { return Ok(()) };
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(&folder, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok());
+        if let Some(number) = number.filter(|number| *number > 2) {
+            #[allow(unsafe_code, reason = "the number was just read from the list of the descriptors that are open")]
+            // SAFETY: it is open, and between fork and exec nothing else runs in this process that could close it.
+            let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+            rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! OAuth for HTTP servers: logging in, keeping the tokens, renewing them, logging out.
+//!
+//! Promises: a token goes only to the server that it was got for; only the user can read where it is kept; however many
+//! calls need a new one at once, one renewal is made, also across processes; nothing secret is in an error, a log or a
+//! process's arguments.
+//!
+//! [`Logins`] is what is wired once; [`Target`] is a server that may be logged in to; [`OauthCredentials`] gives its tokens
+//! to a transport. Does not talk MCP and opens no browser.
+
+mod callback;
+mod credentials;
+mod http;
+mod login;
+mod logout;
+mod record;
+mod store;
+mod target;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use credentials::OauthCredentials;
+pub use http::{Http, HttpError, Refusal};
+pub use login::{Granted, Login, LoginError};
+pub use logout::{LoggedOut, Revoked, logout};
+pub use record::BadToken;
+use store::Slot;
+pub use store::StoreError;
+pub use target::{NoOauth, Target};
+
+use crate::config::server::ResolvedServer;
+use crate::model::caller::{Caller, Principal, TenantId};
+use crate::ports::clock::Clock;
+use crate::ports::credentials::Credentials;
+
+/// The logins of one principal: where they are kept, and how authorisation servers are talked to.
+#[derive(Clone)]
+pub struct Logins {
+    state: PathBuf,
+    user: u32,
+    tenant: TenantId,
+    principal: Principal,
+    http: Http,
+    clock: Arc<dyn Clock>,
+}
+
+impl Logins {
+    /// The caller's logins below the state folder. `user` is whose files they must be.
+    #[must_use]
+    pub fn new(state: &Path, user: u32, caller: &Caller, http: Http, clock: Arc<dyn Clock>) -> Self {
+        let (tenant, principal) = (caller.tenant.clone(), caller.principal.clone());
+        Self { state: state.to_owned(), user, tenant, principal, http, clock }
+    }
+
+    /// Returns what gives tokens to the server's transport.
+    #[must_use]
+    pub fn credentials(&self, target: Target) -> OauthCredentials {
+        OauthCredentials::new(self.clone(), target)
+    }
+
+    /// Returns what gives tokens to a server's transport, or `None` if its requests go without tokens of ours: another
+    /// token is configured, or the URL is no place to send one to. `lookup` resolves the variables of the URL.
+    #[must_use]
+    pub fn credentials_of(
+        &self,
+        server: &ResolvedServer,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Arc<dyn Credentials>> {
+        let target = Target::of(server, lookup).ok()?;
+        Some(Arc::new(self.credentials(target)))
+    }
+
+    fn slot(&self, target: &Target) -> Slot {
+        Slot::new(&self.state, self.user, &self.tenant, &self.principal, target)
+    }
+}
+
+/// Reads or writes a file off the reactor.
+async fn files<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(_) => Err(StoreError::Interrupted),
+    }
+}

@@ -1,0 +1,193 @@
+//! Questions of a server, on their way to the client whose call they belong to.
+//!
+//! What the server asks is passed on as it is, but for what belongs to its hop; who asks is added, because to the client
+//! every question comes from us. Of a text that a person reads, control characters become visible and the length is
+//! bounded. A question whose call ends is withdrawn.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rmcp::RoleServer;
+use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, ServiceError};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::mcp::asked::{Asked, ClientAnswer};
+use crate::model::answerable::{Answerable, QuestionKind};
+use crate::model::name::ServerName;
+use crate::model::text;
+use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
+
+/// The most lines of a message that are shown.
+const MAX_LINES: usize = 100;
+/// The most characters of a line that are shown.
+const MAX_LINE: usize = 1000;
+/// The longest message of an error of the client that is passed on, in characters.
+const MAX_MESSAGE: usize = 1000;
+
+/// Asks one client what one server wants to know.
+pub(super) struct ClientQuestions {
+    peer: Peer<RoleServer>,
+    server: ServerName,
+    answerable: Answerable,
+    hung_up: CancellationToken,
+}
+
+impl ClientQuestions {
+    /// Makes the way to the client behind `peer`. After `hung_up` nobody answers any more.
+    pub(super) fn new(
+        peer: Peer<RoleServer>,
+        server: ServerName,
+        answerable: Answerable,
+        hung_up: CancellationToken,
+    ) -> Self {
+        Self { peer, server, answerable, hung_up }
+    }
+
+    async fn exchange(&self, question: &ServerQuestion) -> Result<Arc<str>, NoAnswer> {
+        let asked = Asked::new(question.kind.method(), self.params(question)?);
+        let sent = self.peer.send_cancellable_request(asked.request(), PeerRequestOptions::no_options()).await;
+        let handle = sent.map_err(|error| gone(&error))?;
+        let mut out = Out(Some(handle));
+        let told = out.answer().await;
+        match asked.take() {
+            Some(ClientAnswer::Result(text)) => Ok(text),
+            Some(ClientAnswer::Error(text)) => Err(refused(&text)),
+            None => Err(told.err().map_or_else(|| NoAnswer::failed("the client gave no answer"), |error| gone(&error))),
+        }
+    }
+
+    /// The parameters as the client gets them.
+    fn params(&self, question: &ServerQuestion) -> Result<String, NoAnswer> {
+        let Value::Object(mut params) = question.value() else {
+            return Err(NoAnswer::failed("the question cannot be read"));
+        };
+        // A task of the client's is not a thing that we relay.
+        params.shift_remove("task");
+        let mut meta = match params.shift_remove("_meta") {
+            Some(Value::Object(meta)) => meta,
+            _ => Map::new(),
+        };
+        meta.retain(|key, _| {
+            key != "progressToken" && !key.starts_with("io.modelcontextprotocol/") && !key.starts_with("portcullis/")
+        });
+        meta.insert("portcullis/server".to_owned(), Value::from(self.server.as_str()));
+        params.insert("_meta".to_owned(), Value::Object(meta));
+        if question.kind == QuestionKind::Elicitation {
+            let message = params.get("message").and_then(Value::as_str).unwrap_or_default();
+            let message = format!("The server `{}` asks:\n{}", self.server, lines(message));
+            params.insert("message".to_owned(), Value::from(message));
+            if let Some(url) = params.get("url") {
+                address(url)?;
+            }
+        }
+        Ok(Value::Object(params).to_string())
+    }
+}
+
+#[async_trait]
+impl Questions for ClientQuestions {
+    fn answerable(&self) -> Answerable {
+        self.answerable
+    }
+
+    async fn ask(&self, question: ServerQuestion) -> Result<Arc<str>, NoAnswer> {
+        let exchange = self.hung_up.run_until_cancelled(self.exchange(&question));
+        exchange.await.unwrap_or_else(|| Err(NoAnswer::failed("the client is gone")))
+    }
+}
+
+/// A person is sent to no address but of the web, over an encrypted connection or on this machine.
+fn address(url: &Value) -> Result<(), NoAnswer> {
+    let bad = || NoAnswer::not_offered("the address must be `https`, or `http` on this machine");
+    let url = url.as_str().and_then(|url| url::Url::parse(url).ok()).ok_or_else(bad)?;
+    let here = match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    };
+    let fine = url.scheme() == "https" || (url.scheme() == "http" && here);
+    if fine && url.username().is_empty() && url.password().is_none() { Ok(()) } else { Err(bad()) }
+}
+
+fn lines(message: &str) -> String {
+    let mut shown: Vec<String> = message.lines().take(MAX_LINES).map(|line| text::shown(line, MAX_LINE)).collect();
+    if message.lines().nth(MAX_LINES).is_some() {
+        shown.push("… (cut)".to_owned());
+    }
+    shown.join("\n")
+}
+
+fn gone(error: &ServiceError) -> NoAnswer {
+    tracing::debug!(%error, "a server's question was not answered");
+    NoAnswer::failed("the client did not answer")
+}
+
+/// The client's own error, bounded.
+fn refused(error: &str) -> NoAnswer {
+    #[derive(Deserialize)]
+    struct Wire {
+        code: i64,
+        #[serde(default)]
+        message: String,
+        #[serde(default)]
+        data: Option<Value>,
+    }
+    match serde_json::from_str::<Wire>(error) {
+        Ok(Wire { code, message, data }) => NoAnswer { code, message: text::shown(&message, MAX_MESSAGE), data },
+        Err(_) => NoAnswer::failed("the client answered with an error that cannot be read"),
+    }
+}
+
+/// A question that is out. Dropping it before its answer withdraws it.
+struct Out(Option<RequestHandle<RoleServer>>);
+
+impl Out {
+    async fn answer(&mut self) -> Result<(), ServiceError> {
+        let Some(handle) = &mut self.0 else { return Err(ServiceError::TransportClosed) };
+        let answer = (&mut handle.rx).await;
+        self.0 = None;
+        answer.unwrap_or(Err(ServiceError::TransportClosed)).map(drop)
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        if let (Some(handle), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(handle.cancel(Some("the question is withdrawn".to_owned())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_person_is_sent_to_the_encrypted_web_or_this_machine_only() {
+        for good in ["https://example.com/a?b", "http://localhost:1/x", "http://127.0.0.1/", "http://[::1]:9/"] {
+            assert_eq!(address(&json!(good)), Ok(()), "{good}");
+        }
+        for bad in ["http://example.com/", "javascript:alert(1)", "file:///x", "https://a:b@example.com/", "x", ""] {
+            assert!(address(&json!(bad)).is_err(), "{bad}");
+        }
+        assert!(address(&json!(7)).is_err());
+    }
+
+    #[test]
+    fn what_a_person_reads_is_bounded_and_shows_control_characters() {
+        assert_eq!(lines("a\nb\u{1b}[2J"), "a\nb\\u{1b}[2J");
+        assert_eq!(lines(&"x\n".repeat(1000)).lines().count(), MAX_LINES + 1);
+    }
+
+    #[test]
+    fn an_error_of_the_client_keeps_its_code_and_data() {
+        let error = refused(r#"{"code":-1,"message":"no","data":{"a":1}}"#);
+        assert_eq!((error.code, error.message.as_str(), error.data), (-1, "no", Some(json!({ "a": 1 }))));
+        assert_eq!(refused("7").code, -32603);
+    }
+}

@@ -1,0 +1,182 @@
+//! What the server of a call asks, and what goes back to it (R23).
+//!
+//! The client answers; what it answered is then decided about like a call, with the kind `reply`: every component that
+//! matches is asked, somebody may have to agree, and the decision is recorded before anything is sent. The baseline is not
+//! asked: the call was approved, and the answer was given for it (decision 10).
+//! An agreement to a reply is never remembered. What is sent is the serialisation of the value that the policies saw (R26).
+//!
+//! Time in which a question is open does not count as the tool's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::record::{self, Deciding};
+use crate::model::answerable::Answerable;
+use crate::model::arguments::Arguments;
+use crate::model::caller::Caller;
+use crate::model::name::CallId;
+use crate::pipeline::admit::catalog::Catalog;
+use crate::pipeline::bind::prepare::Prepared;
+use crate::pipeline::consent::approve::{self, Agreed, Approvers};
+use crate::ports::clock::Clock;
+use crate::ports::grants::NoGrants;
+use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
+use crate::ports::recorder::{Consent, Recorder};
+use crate::ports::reviewer::Reviewer;
+
+/// How many questions the server of one call may ask.
+pub const MAX_ASKED: usize = 32;
+
+/// The desk at which the questions of one call arrive.
+pub struct Desk {
+    /// The client.
+    pub(in crate::pipeline) client: Arc<dyn Questions>,
+    /// Whoever can be asked about an answer.
+    pub(in crate::pipeline) reviewer: Arc<dyn Reviewer>,
+    /// The catalog, for the policies in force.
+    pub(in crate::pipeline) catalog: Arc<Catalog>,
+    /// Takes the decisions.
+    pub(in crate::pipeline) recorder: Arc<dyn Recorder>,
+    /// The time of day.
+    pub(in crate::pipeline) clock: Arc<dyn Clock>,
+    /// The call.
+    pub(in crate::pipeline) call: CallId,
+    /// Who made it.
+    pub(in crate::pipeline) caller: Caller,
+    /// What the answers belong to.
+    pub(in crate::pipeline) prepared: Prepared,
+    /// How long an answer is waited for.
+    pub(in crate::pipeline) deadline: Duration,
+    /// How many questions are open.
+    pub(in crate::pipeline) open: watch::Sender<usize>,
+    /// How many were asked.
+    pub(in crate::pipeline) asked: AtomicUsize,
+}
+
+/// Counts a question as open.
+struct Open<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Open<'a> {
+    fn count(open: &'a watch::Sender<usize>) -> Self {
+        open.send_modify(|open| *open += 1);
+        Self(open)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open = open.saturating_sub(1));
+    }
+}
+
+impl Desk {
+    /// Decides about an answer, and returns it as it is sent.
+    async fn decide(&self, answer: &str) -> Result<Arc<str>, NoAnswer> {
+        let arguments = Arguments::parse(answer)
+            .map_err(|bad| NoAnswer::failed(format!("the client's answer cannot be passed on: {bad}")))?;
+        let Some(object) = arguments.object().cloned() else {
+            return Err(NoAnswer::failed("the client's answer is empty"));
+        };
+        let who = Approvers {
+            catalog: &self.catalog,
+            grants: &NoGrants,
+            reviewer: &*self.reviewer,
+            clock: &*self.clock,
+            deadline: self.deadline,
+        };
+        let reply = self.prepared.reply(arguments);
+        let decided = approve::approve(&who, &self.call, &self.caller, reply, &mut Agreed::default()).await;
+        let approved = match decided {
+            Ok(approved) => approved,
+            Err(refused) => {
+                let policies = refused.policies.digest;
+                let deciding = Deciding { policies, decision: refused.decision.clone(), consent: Consent::Refused };
+                let record = record::of(&*self.clock, &self.call, &self.caller, &refused.prepared, deciding);
+                if let Err(error) = self.recorder.decision(&record) {
+                    tracing::warn!(%error, "the record of a refusal was lost");
+                }
+                return Err(NoAnswer::failed(format!("the answer is not passed on: {}", refused.failure.message)));
+            }
+        };
+        let (decision, consent) = (approved.decision().clone(), approved.consent().clone());
+        let deciding = Deciding { policies: approved.policies().digest, decision, consent };
+        let record = record::of(&*self.clock, &self.call, &self.caller, approved.prepared(), deciding);
+        if self.recorder.decision(&record).is_err() {
+            return Err(NoAnswer::failed("the decision could not be recorded, so the answer is not passed on"));
+        }
+        Ok(serde_json::Value::Object(object).to_string().into())
+    }
+}
+
+#[async_trait]
+impl Questions for Desk {
+    fn answerable(&self) -> Answerable {
+        self.client.answerable()
+    }
+
+    async fn ask(&self, question: ServerQuestion) -> Result<Arc<str>, NoAnswer> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) >= MAX_ASKED {
+            return Err(NoAnswer::not_offered(format!("one call may ask {MAX_ASKED} times")));
+        }
+        let _open = Open::count(&self.open);
+        let answer = tokio::time::timeout(self.deadline, self.client.ask(question)).await;
+        let answer = answer.map_err(|_elapsed| NoAnswer::failed("nobody answered in time"))??;
+        self.decide(&answer).await
+    }
+}
+
+/// Waits until a tool's time is over, not counting the time in which a question is open.
+pub(super) async fn time_is_over(mut left: Duration, open: Option<watch::Receiver<usize>>) {
+    let Some(mut open) = open else { return tokio::time::sleep(left).await };
+    loop {
+        if open.wait_for(|open| *open == 0).await.is_err() {
+            break;
+        }
+        let since = tokio::time::Instant::now();
+        tokio::select! {
+            biased;
+            asked = open.wait_for(|open| *open > 0) => {
+                left = left.saturating_sub(since.elapsed());
+                if asked.is_err() {
+                    break;
+                }
+            }
+            () = tokio::time::sleep(left) => return,
+        }
+    }
+    tokio::time::sleep(left).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_question_is_not_the_tools() {
+        let open = watch::Sender::new(0);
+        let begun = tokio::time::Instant::now();
+        let over = tokio::spawn(time_is_over(Duration::from_secs(10), Some(open.subscribe())));
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let question = Open::count(&open);
+        tokio::time::sleep(Duration::from_secs(500)).await;
+        assert!(!over.is_finished());
+        drop(question);
+        over.await.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), 510);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_question_the_time_runs_on() {
+        let begun = tokio::time::Instant::now();
+        time_is_over(Duration::from_secs(10), None).await;
+        let open = watch::Sender::new(0);
+        let over = time_is_over(Duration::from_secs(10), Some(open.subscribe()));
+        drop(open);
+        over.await;
+        assert_eq!(begun.elapsed().as_secs(), 20);
+    }
+}

@@ -1,0 +1,133 @@
+//! Questions of a server as the client sees them, and its answers as the server gets them: through the gateway.
+
+use portcullis::config::server_keys::Lifecycle;
+use portcullis::gateway::ServeOptions;
+use serde_json::{Value, json};
+
+use crate::questions::Stage;
+use crate::support::far_end::FarEnd;
+use crate::support::gate::Client;
+
+const EVERYTHING: &str =
+    r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{},"context":{}},"roots":{"listChanged":true}}"#;
+
+/// A client with these capabilities that has called `t` with id 1, and the server that got the call.
+async fn called(stage: &mut Stage, capabilities: &str) -> (Client, FarEnd, Value) {
+    let mut far = stage.served().await;
+    let mut client = Client::of(&stage.house.host, ServeOptions::default());
+    client.greet(serde_json::from_str(capabilities).unwrap()).await;
+    client.call("1", r#"{"name":"far__t","arguments":{}}"#).await;
+    let request = far.told("tools/call").await;
+    (client, far, request)
+}
+
+async fn reply(client: &mut Client, question: &Value, result: &str) {
+    client.send(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, question["id"])).await;
+}
+
+#[tokio::test]
+async fn a_form_says_who_asks_and_its_answer_goes_back() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, request) = called(&mut stage, EVERYTHING).await;
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "string", "unknown": [1] } } });
+    let params = json!({
+        "message": "Your name?\nor \u{1b}[2J none", "requestedSchema": schema, "task": { "ttl": 1 },
+        "_meta": { "progressToken": 7, "io.modelcontextprotocol/x": 1, "portcullis/server": "other", "kept": 1 },
+    });
+    far.ask("q", "elicitation/create", params).await;
+    let question = client.told("elicitation/create").await;
+    let params = &question["params"];
+    assert_eq!(params["message"], "The server `far` asks:\nYour name?\nor \\u{1b}[2J none");
+    assert_eq!(params["requestedSchema"], schema);
+    assert_eq!(params["_meta"], json!({ "kept": 1, "portcullis/server": "far" }));
+    assert!(params["task"].is_null());
+    reply(&mut client, &question, r#"{"action":"accept","content":{"n":"Ann"},"unknown":{"a":[1]}}"#).await;
+    let answer = far.answer("q").await;
+    assert_eq!(answer["result"], json!({ "action": "accept", "content": { "n": "Ann" }, "unknown": { "a": [1] } }));
+    far.result(&request, json!({ "content": [] })).await;
+    assert_eq!(client.answer(json!(1)).await["result"], json!({ "content": [] }));
+}
+
+#[tokio::test]
+async fn sampling_and_roots_are_relayed_as_they_are() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, _request) = called(&mut stage, EVERYTHING).await;
+    let messages = json!([{ "role": "user", "content": { "type": "text", "text": "hi" } }]);
+    let params = json!({ "messages": messages, "maxTokens": 5, "odd": { "k": null }, "tools": [] });
+    far.ask("s", "sampling/createMessage", params.clone()).await;
+    let question = client.told("sampling/createMessage").await;
+    for (name, value) in params.as_object().unwrap() {
+        assert_eq!(question["params"][name], *value);
+    }
+    reply(&mut client, &question, r#"{"role":"assistant","content":{"type":"novel","x":1},"model":"m"}"#).await;
+    assert_eq!(far.answer("s").await["result"]["content"], json!({ "type": "novel", "x": 1 }));
+    far.ask("r", "roots/list", json!({})).await;
+    let question = client.told("roots/list").await;
+    reply(&mut client, &question, r#"{"roots":[{"uri":"file:///a","name":"a"}]}"#).await;
+    assert_eq!(far.answer("r").await["result"]["roots"][0]["uri"], "file:///a");
+}
+
+#[tokio::test]
+async fn an_error_of_the_client_reaches_the_server_with_code_and_data() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, _request) = called(&mut stage, EVERYTHING).await;
+    far.ask("r", "roots/list", json!({})).await;
+    let question = client.told("roots/list").await;
+    let error = json!({ "code": -32042, "message": "not now", "data": { "z": 1 } });
+    client.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "error": error }).to_string()).await;
+    assert_eq!(far.answer("r").await["error"], error);
+}
+
+#[tokio::test]
+async fn a_client_that_declared_nothing_is_not_asked_and_its_call_goes_on() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, request) = called(&mut stage, "{}").await;
+    for method in ["elicitation/create", "sampling/createMessage", "roots/list"] {
+        far.ask("q", method, json!({})).await;
+        assert_eq!(far.answer("q").await["error"]["code"], -32601);
+        assert_eq!(client.count_told(method).await, 0);
+    }
+    far.result(&request, json!({ "content": [] })).await;
+    client.answer(json!(1)).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_call_takes_its_question_back() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, request) = called(&mut stage, EVERYTHING).await;
+    far.ask("r", "roots/list", json!({})).await;
+    let question = client.told("roots/list").await;
+    client.send(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#).await;
+    assert_eq!(client.told("notifications/cancelled").await["params"]["requestId"], question["id"]);
+    assert_eq!(far.told("notifications/cancelled").await["params"]["requestId"], request["id"]);
+}
+
+#[tokio::test]
+async fn a_person_is_not_sent_to_an_address_that_is_not_of_the_encrypted_web() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, _request) = called(&mut stage, EVERYTHING).await;
+    let ask = |url: &str| json!({ "mode": "url", "message": "go", "elicitationId": "e", "url": url });
+    for bad in ["javascript:alert(1)", "http://example.com/", "https://user:word@example.com/"] {
+        far.ask("q", "elicitation/create", ask(bad)).await;
+        assert_eq!(far.answer("q").await["error"]["code"], -32601, "{bad}");
+    }
+    far.ask("q", "elicitation/create", ask("https://example.com/a?b=c")).await;
+    let question = client.told("elicitation/create").await;
+    assert_eq!(question["params"]["url"], "https://example.com/a?b=c");
+}
+
+#[tokio::test]
+async fn a_legacy_client_answers_what_a_stateless_server_asks() {
+    let mut stage = Stage::new(Lifecycle::Modern);
+    let (mut client, mut far, first) = called(&mut stage, r#"{"elicitation":{}}"#).await;
+    let form = json!({ "message": "?", "requestedSchema": { "type": "object", "properties": {} } });
+    let input = json!({ "a": { "method": "elicitation/create", "params": form } });
+    far.result(&first, json!({ "resultType": "input_required", "inputRequests": input, "requestState": "x" })).await;
+    let question = client.told("elicitation/create").await;
+    assert_eq!(question["params"]["message"], "The server `far` asks:\n?");
+    reply(&mut client, &question, r#"{"action":"decline"}"#).await;
+    let second = far.told("tools/call").await;
+    assert_eq!(second["params"]["inputResponses"], json!({ "a": { "action": "decline" } }));
+    far.result(&second, json!({ "resultType": "complete", "content": [] })).await;
+    assert_eq!(client.answer(json!(1)).await["result"], json!({ "content": [] }));
+}
