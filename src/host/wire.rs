@@ -425,6 +425,26 @@ mod tests {
     }
 
     #[test]
+    fn r4_what_an_http_server_gets_is_found_out_when_it_is_connected() {
+        let text = "[mcp_servers.s]\nurl = \"https://example.org/${TENANT}\"\nbearer_token_env_var = \"TOKEN\"\n\
+                    http_headers = { A = \"x-${A}\" }\nenv_http_headers = { B = \"VAR\" }\n";
+        let resolved = resolved(&[(LayerKind::User, text)]);
+        let server = &resolved.servers[&ServerName::parse("s").unwrap()];
+        let Transport::Http(target) = &server.transport else { panic!() };
+        let settings = HttpSettings { limits: message_limits(1024), lifecycle: server.lifecycle, concurrency: 1 };
+        let configured = ConfiguredHttp { server: server.name.clone(), target: target.clone(), settings, login: None };
+        let endpoint = configured.endpoint(&|name| Some(format!("the-{name}"))).unwrap();
+        assert_eq!(endpoint.url, "https://example.org/the-TENANT");
+        let headers: Vec<_> = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+        assert_eq!(headers, [("A", "x-the-A"), ("B", "the-VAR")]);
+        assert_eq!(endpoint.bearer.unwrap().expose(), "the-TOKEN");
+        for missing in ["TENANT", "TOKEN", "A", "VAR"] {
+            let error = configured.endpoint(&|name| (name != missing).then(|| "set".to_owned())).unwrap_err();
+            assert_eq!(error, MissingVariable(missing.to_owned()));
+        }
+    }
+
+    #[test]
     fn a_component_that_cannot_be_read_is_in_the_set_as_its_fault() {
         let text = "[[policies]]\nname = \"a\"\ncomponent = \"no-such-component.wasm\"\n\
                     [[policies]]\nname = \"b\"\ncomponent = 7\n";

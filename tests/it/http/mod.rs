@@ -2,6 +2,11 @@
 //! text holds a secret.
 
 mod answers;
+mod auth;
+mod flow;
+mod real;
+mod session;
+mod tls;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use parking_lot::Mutex;
 use rmcp::model::RequestId;
 use rmcp::service::{RoleClient, RxJsonRpcMessage};
@@ -19,10 +19,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Failure, HttpClient};
-use super::order::{Kind, Order, same};
+use super::order::{Kind, Order, SESSION, same};
 use super::params::ParamHeaders;
 use super::reply::Reply;
-use super::session::{Opened, Session};
+use super::session::{Opened, Session, wants_handshake};
 use crate::adapters::mcp::envelope::{Envelope, Id};
 use crate::adapters::mcp::era::Era;
 use crate::adapters::mcp::transport::{
@@ -200,7 +200,22 @@ impl Carrier {
         }
         let (post, reply) = self.post(order).await?;
         drop(waits);
+        if order.kind == Kind::Discover
+            && let Some(session) = post.headers.get(SESSION)
+        {
+            self.never_meant(session.clone());
+        }
         self.take(&post, reply).await
+    }
+
+    /// Ends a session that a server of the older era opened for a question of the newer one.
+    fn never_meant(&self, session: HeaderValue) {
+        let Some(carrier) = self.this.upgrade() else { return };
+        self.spawn(async move {
+            let headers = HeaderMap::from_iter([(SESSION, session)]);
+            // The server forgets it by itself some day.
+            let _ = timeout(TELL, carrier.client.send(&Method::DELETE, &headers, None)).await;
+        });
     }
 
     /// Sends a request, in a new session if the server has forgotten the old one.
@@ -325,6 +340,14 @@ impl Carrier {
             // A server that could not read the request cannot say whose the error is; its response tells.
             (Some(ours), Id::Absent | Id::Bad, Some(error)) => Some(answer_line(ours, "error", error.get())),
             _ => return self.rubbish("an answer to another request"),
+        };
+        let probes = post.is_some_and(|post| post.order.kind == Kind::Discover);
+        let renamed = match ours {
+            // rmcp falls back where the method is unknown, and not where the versions do not meet.
+            Some(ours) if answers && probes && wants_handshake(text) => {
+                Some(error_line(Some(ours), METHOD_NOT_FOUND, "the server speaks versions with a handshake only"))
+            }
+            _ => renamed,
         };
         let text = renamed.as_deref().unwrap_or(text).trim();
         if let Some(post) = post.filter(|_| answers) {

@@ -23,12 +23,16 @@ use crate::model::text;
 
 /// How long a connection may take to be made, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept.
-const IDLE: Duration = Duration::from_secs(30);
+/// How long an idle connection is kept: less than the five seconds after which common servers close theirs, because a
+/// request on a connection that is being closed may have been carried out or not.
+const IDLE: Duration = Duration::from_secs(4);
 /// How many redirects of one request are followed.
 const MAX_REDIRECTS: usize = 3;
 /// The longest text of a failure, in characters.
 const MAX_WHY: usize = 300;
+/// How errors begin that say nothing by themselves.
+const WRAPPERS: [&str; 4] =
+    ["error sending request", "client error (", "builder error", "error decoding response body"];
 /// The longest pause that is worth telling, in seconds.
 const MAX_PAUSE: u64 = 3600;
 
@@ -61,7 +65,7 @@ impl From<Failure> for RawAnswer {
     }
 }
 
-/// How many bytes of bodies went over one connection.
+/// How many bytes of bodies went to and came from one server.
 #[derive(Debug, Default)]
 pub struct HttpTraffic {
     /// From the server.
@@ -259,12 +263,13 @@ fn redirected(from: &Url, response: &reqwest::Response) -> Result<Url, Failure> 
 /// Says what went wrong, without the address.
 pub(super) fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
-    let mut said = vec![error.to_string()];
-    let mut cause = error.source();
+    let mut said: Vec<String> = Vec::new();
+    let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
     while let Some(error) = cause {
         let text = error.to_string();
-        // Wrappers repeat what they wrap.
-        if !said.iter().any(|said| said.contains(&text)) {
+        // Wrappers say that there was a request, or repeat what they wrap.
+        let wraps = error.source().is_some() && WRAPPERS.iter().any(|wrapper| text.starts_with(wrapper));
+        if !wraps && !said.iter().any(|said| said.contains(&text)) {
             said.push(text);
         }
         cause = error.source();

@@ -61,9 +61,9 @@ impl Kind {
         matches!(self, Self::Discover | Self::Initialize | Self::Initialized)
     }
 
-    /// Whether it takes one of the places of calls.
+    /// Whether it takes one of the places of calls. The tools can be listed while every place is taken.
     pub(super) fn takes_a_place(self) -> bool {
-        matches!(self, Self::List | Self::Request)
+        self == Self::Request
     }
 }
 
