@@ -455,3 +455,14 @@ async fn pitfall_11_two_clients_with_equal_ids_get_each_their_own_answers() {
         assert_eq!(rounds, (0..20).collect::<Vec<_>>());
     }
 }
+
+#[tokio::test]
+async fn a_batch_is_answered_with_an_error_and_the_session_goes_on() {
+    let bench = Bench::new(&["t"]);
+    let mut client = bench.greeted(json!({})).await;
+    client.send(r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#).await;
+    let answer = client.answer(Value::Null).await;
+    assert_eq!(answer["error"]["code"], -32600);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("batch"), "{answer}");
+    client.ping().await;
+}

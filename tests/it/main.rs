@@ -18,6 +18,7 @@ mod faults;
 mod fleet;
 mod gateway;
 mod gateway_asks;
+mod http;
 mod inspector;
 mod interop;
 mod isolation;

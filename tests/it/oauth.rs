@@ -213,6 +213,13 @@ async fn the_query_of_the_url_is_not_told_as_the_resource() {
     assert!(!bench.kept().to_string().contains("hush"));
 }
 
+#[tokio::test]
+async fn a_server_that_streams_to_whoever_asks_is_logged_in_to_by_its_metadata() {
+    let bench = Bench::new(Quirks { streams: true, ..Quirks::default() }).await;
+    // No challenge, so the scopes are those of the metadata.
+    assert_eq!(bench.log_in().await.scopes, ["tools:call", "tools:admin"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_callers_make_one_renewal() {
     let bench = Bench::new(Quirks::default()).await;

@@ -171,7 +171,7 @@ pub(super) const NOT_CALLED: &[(&str, &str, &str)] =
 
 /// Whether the gateway relays the questions of a server to the client of the call. While it does not, tools that ask are
 /// not called.
-const RELAYS_QUESTIONS: bool = false;
+const RELAYS_QUESTIONS: bool = true;
 
 /// Tools whose call asks its client. Over HTTP they are not called: the client of this test answers over pipes only.
 const ASKS_ITS_CLIENT: &[(&str, &str)] = &[

@@ -22,6 +22,8 @@ pub(crate) struct Quirks {
     pub authorization_server: Option<String>,
     /// The resource says nothing about itself; its origin is the authorisation server.
     pub silent_resource: bool,
+    /// A GET of the resource is answered with a stream of events that never ends.
+    pub streams: bool,
     /// The `iss` of the redirect.
     pub iss: Option<&'static str>,
     /// The error of the redirect.
@@ -181,6 +183,10 @@ async fn resource(State(shared): State<Shared>, headers: HeaderMap) -> Response 
     let good = shared.1.lock().access.as_ref().map(|token| format!("Bearer {token}"));
     if good.is_some() && given == good.as_deref() {
         return "hello".into_response();
+    }
+    if shared.1.lock().quirks.streams {
+        let body = axum::body::Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+        return ([(header::CONTENT_TYPE, "text/event-stream")], body).into_response();
     }
     if shared.1.lock().quirks.silent_resource {
         return StatusCode::UNAUTHORIZED.into_response();
