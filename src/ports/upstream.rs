@@ -96,7 +96,7 @@ pub struct Listing {
     pub instructions: Option<Arc<str>>,
 }
 
-/// How many bytes passed over one connection, messages and what separates them alike.
+/// How many bytes passed over one connection: over lines all of them, over HTTP those of bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Traffic {
     /// From the server.
