@@ -14,7 +14,7 @@ use crate::support::http_server::legacy;
 fn with_certificate(name: &str) -> (HttpServer, String) {
     let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
     let server = HttpServer::start_with(None, Some(TlsAcceptor::from(Arc::new(config))), legacy, async |_| None);

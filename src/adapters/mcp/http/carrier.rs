@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::client::{Failure, HttpClient};
 use super::order::{Kind, Order, SESSION, same};
 use super::params::ParamHeaders;
-use super::reply::Reply;
+use super::reply::{METHOD_NOT_FOUND, Reply};
 use super::session::{Opened, Session, wants_handshake};
 use crate::adapters::mcp::envelope::{Envelope, Id};
 use crate::adapters::mcp::era::Era;
@@ -41,8 +41,6 @@ const MAX_REPLIES: usize = 256;
 const INBOX: usize = 64;
 /// How many rubbish messages of one connection are logged.
 const RUBBISH_LOGGED: u64 = 3;
-/// JSON-RPC: the server does not know the method.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// A message for rmcp.
 pub(super) type Incoming = RxJsonRpcMessage<RoleClient>;
