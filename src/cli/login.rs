@@ -1,15 +1,12 @@
 //! `login`: a person goes to the authorisation server in the browser; the tokens stay here.
 
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis::adapters::clock::SystemClock;
-use portcullis::adapters::oauth::{Granted, Http, Login, LoginError, Logins, NoOauth, Target};
+use portcullis::adapters::oauth::{Granted, Login, LoginError, Logins, NoOauth, Target};
 use portcullis::config::Resolved;
 use portcullis::config::server::ResolvedServer;
-use portcullis::host::network;
-use portcullis::host::user::local_caller;
+use portcullis::host::user::local_logins;
 use portcullis::model::name::ServerName;
 use portcullis::model::text::{seconds, shown};
 use serde_json::json;
@@ -118,17 +115,15 @@ impl Found {
     pub(super) fn new(global: &Global, name: &str) -> Result<Self, Trouble> {
         let places = setup::places()?;
         let server = find(&setup::resolve(global, &places), name)?;
-        let state = places.state.as_ref().ok_or_else(|| {
+        let logins = local_logins(&places).ok_or_else(|| {
             Trouble::new(Exit::Failed, "there is no place to keep logins in").hint("set HOME or XDG_STATE_HOME")
         })?;
-        let http = Http::new(network::client_builder);
-        let logins = Logins::new(state, places.user, &local_caller(), http, Arc::new(SystemClock));
         Ok(Self { logins, server })
     }
 
     fn target(&self) -> Result<Target, Trouble> {
         let server = &self.server;
-        if let Some(why) = server.no_login() {
+        if let Err(why) = &server.enabled {
             return Err(Trouble::new(
                 Exit::Usage,
                 format!("server `{}` is disabled: {}", server.name, shown(why, 500)),

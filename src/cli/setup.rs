@@ -7,6 +7,7 @@ use std::sync::Arc;
 use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::record::jsonl::JsonLines;
 use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
+use portcullis::host::user::local_logins;
 use portcullis::host::{HostParts, wire};
 use portcullis::model::arguments::MAX_ARGUMENTS;
 use portcullis::model::name::{Target, ToolRef};
@@ -56,7 +57,7 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
         render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(refusal, 1000)));
     }
     let recorder = recorder(global)?;
-    let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder).await;
+    let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder, local_logins(&places)).await;
     let parts = parts.map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
     Ok(Wired { resolved, parts })
 }

@@ -22,6 +22,7 @@ pub mod server_keys;
 pub mod show;
 pub mod stack;
 pub mod template;
+pub mod transport;
 pub mod trust;
 mod trust_store;
 mod unknown;

@@ -7,7 +7,6 @@
 //! Does not merge approval modes: each layer's stand side by side (`PostureLayers`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
@@ -15,7 +14,8 @@ use serde_json::json;
 use super::problem::Problem;
 use super::server_keys::{Auth, Exposure, Lifecycle, RestartTable, RestartWhen, ServerTable, Sharing, seconds};
 use super::stack::Layer;
-use super::template::{MissingVariable, Template};
+use super::template::Template;
+pub use super::transport::{HttpTarget, StdioLaunch, Transport};
 use super::{identity, parse};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -30,11 +30,6 @@ pub const TOOL_TIMEOUT: Duration = Duration::from_secs(300);
 pub const MESSAGE_LIMIT: u64 = 64 * 1024 * 1024;
 /// How many calls may be in flight at one server where nobody says.
 pub const CONCURRENCY: u32 = 64;
-/// The variables that a child gets unless `base_environment = false`: what a program needs to find itself and speak a
-/// language, and no secret by custom.
-pub const BASE_ENVIRONMENT: [&str; 10] =
-    ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
-
 /// One server as it is in force.
 #[derive(Debug, Clone)]
 pub struct ResolvedServer {
@@ -87,8 +82,6 @@ pub struct ResolvedServer {
 
 /// How the reason begins of a server that a layer switched off.
 const SWITCHED_OFF: &str = "disabled by";
-/// The reason of a server that is in order.
-const NOT_SERVED: &str = "this version serves stdio servers only";
 
 impl ResolvedServer {
     /// Whether a layer switched the server off (`enabled = false`), rather than a mistake.
@@ -96,94 +89,6 @@ impl ResolvedServer {
     pub fn is_switched_off(&self) -> bool {
         self.enabled.as_ref().is_err_and(|why| why.starts_with(SWITCHED_OFF))
     }
-
-    /// Returns why the server cannot be logged in to: it is switched off, or its table is wrong.
-    #[must_use]
-    pub fn no_login(&self) -> Option<&str> {
-        self.enabled.as_ref().err().map(String::as_str).filter(|why| *why != NOT_SERVED)
-    }
-}
-
-/// How a server is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Transport {
-    /// A child process.
-    Stdio(StdioLaunch),
-    /// Streamable HTTP. Resolved, but not served by this version.
-    Http(HttpTarget),
-    /// Its table cannot be read; such a server is always disabled.
-    Unreadable,
-}
-
-/// How a child process is started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StdioLaunch {
-    /// The command as written.
-    pub command: String,
-    /// The program, absolute; or why there is none, which is why the server does not start.
-    pub executable: Result<PathBuf, String>,
-    /// The arguments.
-    pub args: Vec<Template>,
-    /// The working directory, absolute where ours is known.
-    pub cwd: PathBuf,
-    /// Configured variables. Values may be secrets.
-    pub env: BTreeMap<String, Template>,
-    /// Variables handed on from our environment.
-    pub inherit: Vec<String>,
-    /// Whether [`BASE_ENVIRONMENT`] is handed on as well.
-    pub base_environment: bool,
-    /// What trust bound, of a trusted project's server: every file must still be this when it is started (R7). None: the
-    /// file did not exist.
-    pub bound: BTreeMap<PathBuf, Option<Digest>>,
-}
-
-impl StdioLaunch {
-    /// Returns the arguments with variables put in.
-    ///
-    /// # Errors
-    /// The first variable that `lookup` does not know.
-    pub fn arguments(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Vec<String>, MissingVariable> {
-        self.args.iter().map(|arg| arg.resolve(lookup)).collect()
-    }
-
-    /// Returns the child's whole environment; nothing else may be in it. Inherited variables that are not set stay unset.
-    ///
-    /// # Errors
-    /// The first variable that a configured value names and `lookup` does not know.
-    pub fn environment(
-        &self,
-        lookup: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<BTreeMap<String, String>, MissingVariable> {
-        let base = BASE_ENVIRONMENT.into_iter().filter(|_| self.base_environment);
-        let names = base.chain(self.inherit.iter().map(String::as_str));
-        let mut environment: BTreeMap<_, _> =
-            names.filter_map(|name| lookup(name).map(|value| (name.to_owned(), value))).collect();
-        for (name, value) in &self.env {
-            environment.insert(name.clone(), value.resolve(lookup)?);
-        }
-        Ok(environment)
-    }
-}
-
-/// An HTTP server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpTarget {
-    /// The endpoint.
-    pub url: Template,
-    /// The variable that holds the bearer token.
-    pub bearer_token_env_var: Option<String>,
-    /// Fixed headers. Values may be secrets.
-    pub headers: BTreeMap<String, Template>,
-    /// Headers by variable.
-    pub env_headers: BTreeMap<String, String>,
-    /// How it is authenticated to.
-    pub auth: Auth,
-    /// The registered OAuth client.
-    pub client_id: Option<String>,
-    /// The OAuth resource.
-    pub resource: Option<String>,
-    /// Scopes that a login asks for.
-    pub scopes: Option<Vec<String>>,
 }
 
 /// What happens when a server dies.
@@ -256,7 +161,7 @@ pub(crate) fn resolve(
         parallel: own.supports_parallel_tool_calls.unwrap_or(false),
         filter: ToolFilter::default(),
         may_relax: may_allow,
-        lifecycle: own.lifecycle.unwrap_or_default(),
+        lifecycle: lifecycle(&transport, &own),
         sharing: Sharing::default(),
         message_limit: own.message_limit.unwrap_or(MESSAGE_LIMIT),
         concurrency: own.concurrency.unwrap_or(CONCURRENCY),
@@ -417,6 +322,9 @@ fn enabled(
     if let Some(layer) = off.max_by_key(|layer| layer.kind()) {
         return Err(format!("{SWITCHED_OFF} the {layer} layer"));
     }
+    if let Transport::Http(HttpTarget { auth: Auth::Chatgpt, .. }) = server.transport {
+        return Err("this version has no `auth = \"chatgpt\"`; use `oauth` or a bearer token".to_owned());
+    }
     if let Some((layer, table)) = definition
         && let Some(granted) = &layer.variables
         && let Some(name) = references(table).into_iter().find(|name| !granted.contains(*name))
@@ -424,9 +332,6 @@ fn enabled(
         return Err(format!(
             "it names the environment variable `{name}`, which the trust in its project does not grant (R4)"
         ));
-    }
-    if matches!(server.transport, Transport::Http(_)) {
-        return Err(NOT_SERVED.to_owned());
     }
     Ok(())
 }
@@ -443,13 +348,21 @@ pub(crate) fn references(table: &ServerTable) -> BTreeSet<&str> {
     names
 }
 
+/// The era: over HTTP the server is asked, a child process may hang on a question that it does not know.
+fn lifecycle(transport: &Transport, own: &ServerTable) -> Lifecycle {
+    own.lifecycle.unwrap_or(match transport {
+        Transport::Http(_) => Lifecycle::Auto,
+        Transport::Stdio(_) | Transport::Unreadable => Lifecycle::Legacy,
+    })
+}
+
 fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
     // Literal values go in by their digest, inside this digest: they cannot be read back or compared one by one.
     let sealed = |map: &BTreeMap<String, Template>| {
         let sealed = map.iter().map(|(k, v)| (k.clone(), Digest::of(v.as_written().as_bytes()).to_string()));
         sealed.collect::<BTreeMap<_, _>>()
     };
-    let transport = match transport {
+    let encoded = match transport {
         Transport::Stdio(launch) => json!({
             "command": launch.command, "executable": launch.executable.as_ref().ok().map(|p| p.display().to_string()),
             "args": launch.args.iter().map(Template::as_written).collect::<Vec<_>>(), "cwd": launch.cwd.display().to_string(),
@@ -464,7 +377,7 @@ fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
         }),
         Transport::Unreadable => json!(null),
     };
-    Digest::of(json!([transport, own.lifecycle.unwrap_or_default()]).to_string().as_bytes())
+    Digest::of(json!([encoded, lifecycle(transport, own)]).to_string().as_bytes())
 }
 
 fn digest(server: &ResolvedServer) -> Digest {

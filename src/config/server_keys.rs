@@ -76,7 +76,7 @@ pub struct ServerTable {
     pub omit_tools_from: Option<Vec<Exposure>>,
     /// Whether hints that relax count (R9). `false` in any layer wins. Default `true` where the defining layer may allow.
     pub trust_annotations: Option<bool>,
-    /// Which protocol era it is spoken to in: `legacy` (default for stdio), `auto` or `modern`.
+    /// Which protocol era it is spoken to in: `legacy` (default for stdio), `auto` (default for http) or `modern`.
     pub lifecycle: Option<Lifecycle>,
     /// Who shares one connection: `process` (default), `principal` or `session`. The narrowest of all layers counts.
     pub sharing: Option<Sharing>,

@@ -1,5 +1,11 @@
-//! Who runs this process.
+//! Who runs this process, and what they are logged in to.
 
+use std::sync::Arc;
+
+use super::network;
+use crate::adapters::clock::SystemClock;
+use crate::adapters::oauth::{Http, Logins};
+use crate::config::Places;
 use crate::model::caller::Caller;
 
 /// The largest user database that is read, in bytes.
@@ -27,6 +33,14 @@ fn name_in(passwd: &str, uid: u32) -> Option<String> {
     let mut lines = passwd.lines().map(fields);
     let line = lines.find(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(uid))?;
     line.into_iter().next().filter(|name| !name.is_empty())
+}
+
+/// Returns the logins of whoever runs this process; none without a place for the user's state.
+#[must_use]
+pub fn local_logins(places: &Places) -> Option<Logins> {
+    let state = places.state.as_ref()?;
+    let http = Http::new(network::client_builder);
+    Some(Logins::new(state, places.user, &local_caller(), http, Arc::new(SystemClock)))
 }
 
 #[cfg(test)]

@@ -20,8 +20,11 @@ use super::policies::{ComponentSpec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
+use crate::adapters::mcp::http::endpoint::HttpEndpoint;
+use crate::adapters::mcp::http::upstream::{HttpSettings, HttpUpstream};
 use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
+use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
 use crate::config::Resolved;
@@ -29,9 +32,10 @@ use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
 use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
-use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
+use crate::config::server::{HttpTarget, ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
+use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
@@ -43,6 +47,7 @@ use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::{Kind, Matches, PolicySet};
+use crate::ports::credentials::Credentials;
 use crate::ports::recorder::Recorder;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
 
@@ -57,7 +62,8 @@ pub enum WireError {
     Interrupted(#[source] tokio::task::JoinError),
 }
 
-/// Loads the policies and describes the servers. `user` is whose files the components must be (R6).
+/// Loads the policies and describes the servers. `user` is whose files the components must be (R6); `logins` gives tokens to
+/// HTTP servers.
 ///
 /// # Errors
 /// A [`WireError`]. What is wrong with single entries is in the parts.
@@ -65,13 +71,14 @@ pub async fn host_parts(
     resolved: Arc<Resolved>,
     user: u32,
     recorder: Arc<dyn Recorder>,
+    logins: Option<Logins>,
 ) -> Result<HostParts, WireError> {
     let loading = {
         let resolved = Arc::clone(&resolved);
         tokio::task::spawn_blocking(move || Engine::new().map(|engine| policies(&resolved, user, &engine)))
     };
     let policies = loading.await.map_err(WireError::Interrupted)??;
-    let (servers, disabled) = servers(&resolved);
+    let (servers, disabled) = servers(&resolved, logins.as_ref());
     Ok(HostParts {
         policies,
         names: names(&resolved),
@@ -192,16 +199,19 @@ fn names(resolved: &Resolved) -> Names {
 }
 
 /// The servers to run, and why the others are not.
-fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
+fn servers(
+    resolved: &Resolved,
+    logins: Option<&Logins>,
+) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
     let (mut run, mut disabled) = (BTreeMap::new(), BTreeMap::new());
     let all = Slots::new(usize::try_from(resolved.limits.concurrent_calls.value).unwrap_or(usize::MAX));
     for (name, server) in &resolved.servers {
         match &server.enabled {
-            Ok(()) => _ = run.insert(name.clone(), spec(server, &all)),
+            Ok(()) => _ = run.insert(name.clone(), spec(server, &all, logins)),
             // What the host must not start without counts as failed, unless somebody switched it off on purpose.
             Err(why) if server.required && !server.is_switched_off() => {
                 let upstream = Arc::new(Unsupported(why.clone()));
-                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, &all) });
+                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, &all, logins) });
             }
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
@@ -209,14 +219,23 @@ fn servers(resolved: &Resolved) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<S
     (run, disabled)
 }
 
-fn spec(server: &ResolvedServer, all: &Slots) -> ServerSpec {
+fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> ServerSpec {
     let upstream: Arc<dyn Upstream> = match &server.transport {
         Transport::Stdio(launch) => Arc::new(Configured {
             server: server.name.clone(),
             launch: launch.clone(),
             settings: Settings { limits: message_limits(server.message_limit), lifecycle: server.lifecycle },
         }),
-        Transport::Http(_) => Arc::new(Unsupported("servers with a `url` are not served by this version".to_owned())),
+        Transport::Http(target) => Arc::new(ConfiguredHttp {
+            server: server.name.clone(),
+            target: target.clone(),
+            settings: HttpSettings {
+                limits: message_limits(server.message_limit),
+                lifecycle: server.lifecycle,
+                concurrency: usize::try_from(server.concurrency).unwrap_or(usize::MAX),
+            },
+            login: logins.and_then(|logins| logins.credentials_of(server, &|name| std::env::var(name).ok())),
+        }),
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
     let upstream = Lanes::of(upstream, server.sharing);
@@ -276,7 +295,7 @@ impl Configured {
         let program = self.launch.executable.as_ref().map_err(|why| StartFailure::Spawn(why.clone()))?;
         // A variable that is not Unicode counts as not set, and its name is in the message.
         let lookup = |name: &str| std::env::var(name).ok();
-        let missing = |error: crate::config::template::MissingVariable| StartFailure::Spawn(error.to_string());
+        let missing = |error: MissingVariable| StartFailure::Spawn(error.to_string());
         let program = program.to_str().ok_or_else(|| {
             let shown = crate::model::text::shown(&program.display().to_string(), 256);
             StartFailure::Spawn(format!("the path `{shown}` is not Unicode"))
@@ -300,6 +319,40 @@ impl Upstream for Configured {
         let launch = self.launch()?;
         self.check_trusted().await?;
         StdioUpstream::new(self.server.clone(), launch, self.settings).connect(deadline, events).await
+    }
+}
+
+/// A configured HTTP server. What its address, headers and token are is found out at each connection.
+struct ConfiguredHttp {
+    server: ServerName,
+    target: HttpTarget,
+    settings: HttpSettings,
+    /// The tokens of a login, where there can be one.
+    login: Option<Arc<dyn Credentials>>,
+}
+
+impl ConfiguredHttp {
+    fn endpoint(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<HttpEndpoint, MissingVariable> {
+        Ok(HttpEndpoint {
+            url: self.target.url.resolve(lookup)?,
+            headers: self.target.all_headers(lookup)?,
+            bearer: self.target.bearer(lookup)?,
+        })
+    }
+}
+
+#[async_trait]
+impl Upstream for ConfiguredHttp {
+    async fn connect(
+        &self,
+        deadline: Instant,
+        events: Arc<dyn UpstreamEvents>,
+    ) -> Result<Arc<dyn Connection>, StartFailure> {
+        // A variable that is not Unicode counts as not set, and its name is in the message.
+        let endpoint = self.endpoint(&|name| std::env::var(name).ok());
+        let endpoint = endpoint.map_err(|missing| StartFailure::Spawn(missing.to_string()))?;
+        let upstream = HttpUpstream::new(self.server.clone(), endpoint, self.login.clone(), self.settings);
+        upstream.connect(deadline, events).await
     }
 }
 
@@ -372,6 +425,26 @@ mod tests {
     }
 
     #[test]
+    fn r4_what_an_http_server_gets_is_found_out_when_it_is_connected() {
+        let text = "[mcp_servers.s]\nurl = \"https://example.org/${TENANT}\"\nbearer_token_env_var = \"TOKEN\"\n\
+                    http_headers = { A = \"x-${A}\" }\nenv_http_headers = { B = \"VAR\" }\n";
+        let resolved = resolved(&[(LayerKind::User, text)]);
+        let server = &resolved.servers[&ServerName::parse("s").unwrap()];
+        let Transport::Http(target) = &server.transport else { panic!() };
+        let settings = HttpSettings { limits: message_limits(1024), lifecycle: server.lifecycle, concurrency: 1 };
+        let configured = ConfiguredHttp { server: server.name.clone(), target: target.clone(), settings, login: None };
+        let endpoint = configured.endpoint(&|name| Some(format!("the-{name}"))).unwrap();
+        assert_eq!(endpoint.url, "https://example.org/the-TENANT");
+        let headers: Vec<_> = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+        assert_eq!(headers, [("A", "x-the-A"), ("B", "the-VAR")]);
+        assert_eq!(endpoint.bearer.unwrap().expose(), "the-TOKEN");
+        for missing in ["TENANT", "TOKEN", "A", "VAR"] {
+            let error = configured.endpoint(&|name| (name != missing).then(|| "set".to_owned())).unwrap_err();
+            assert_eq!(error, MissingVariable(missing.to_owned()));
+        }
+    }
+
+    #[test]
     fn a_component_that_cannot_be_read_is_in_the_set_as_its_fault() {
         let text = "[[policies]]\nname = \"a\"\ncomponent = \"no-such-component.wasm\"\n\
                     [[policies]]\nname = \"b\"\ncomponent = 7\n";
@@ -388,7 +461,7 @@ mod tests {
         let text = "[mcp_servers.s]\ncommand = \"sh\"\nrequired = true\ntool_timeout_sec = 1.5\nmessage_limit = 2048\n\
                     disabled_tools = [\"x\"]\n[mcp_servers.s.restart]\nwhen = \"never\"\nfirst_delay_ms = 20\n\
                     [mcp_servers.off]\ncommand = \"sh\"\nenabled = false\n";
-        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]));
+        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]), None);
         let spec = &run[&ServerName::parse("s").unwrap()];
         assert!(spec.required && !spec.back_off.restarts);
         assert_eq!(spec.back_off.first.as_millis(), 20);

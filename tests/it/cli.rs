@@ -526,8 +526,8 @@ fn explain_and_call_agree_where_the_auto_reviewer_must() {
 #[test]
 fn a_required_server_that_cannot_be_served_counts_as_failed() {
     let place = Place::new();
-    place.user("[mcp_servers.web]\nurl = \"https://example.org/mcp\"\nrequired = true\n");
+    place.user("[mcp_servers.web]\nurl = \"https://example.org/mcp\"\nrequired = true\nauth = \"chatgpt\"\n");
     let ran = place.run(&["serve"]);
     assert_eq!(ran.code, 1, "{}", ran.err);
-    assert!(ran.err.contains("web") && ran.err.contains("stdio servers only"), "{}", ran.err);
+    assert!(ran.err.contains("web") && ran.err.contains("no `auth = \"chatgpt\"`"), "{}", ran.err);
 }

@@ -433,3 +433,14 @@ async fn log_messages_of_upstreams_pass_at_or_above_the_level_that_was_set() {
     let told = client.told("notifications/message").await;
     assert_eq!(told["params"], json!({ "level": "warning", "logger": "fake", "data": { "of": "warning" } }));
 }
+
+#[tokio::test]
+async fn a_batch_is_answered_with_an_error_and_the_session_goes_on() {
+    let bench = Bench::new(&["t"]);
+    let mut client = bench.greeted(json!({})).await;
+    client.send(r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#).await;
+    let answer = client.answer(Value::Null).await;
+    assert_eq!(answer["error"]["code"], -32600);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("batch"), "{answer}");
+    client.ping().await;
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use portcullis::config::policy_keys::KindName;
 use portcullis::config::policy_ref::{ComponentError, PolicyEntry, read_component};
 use portcullis::config::server::{ResolvedServer, Transport};
+use portcullis::config::server_keys::Lifecycle;
 use portcullis::config::trust::{Grant, TrustStore, describe, first_changed};
 use portcullis::config::{LayerState, Places, Resolved, SessionSources, load, show};
 use portcullis::model::digest::Digest;
@@ -567,10 +568,15 @@ fn l7_command_and_url_together_disable_the_server_with_the_reason() {
 }
 
 #[test]
-fn an_http_server_is_resolved_and_says_that_it_is_not_served() {
+fn an_http_server_is_asked_which_era_it_speaks_and_an_unknown_login_disables_it() {
     let text = "[mcp_servers.files]\nurl = 'https://x/mcp'\nhttp_headers = { A = 'hunter2' }\n";
-    let resolved = Machine::new().with(USER, text).load();
-    assert_eq!(files(&resolved).enabled, Err("this version serves stdio servers only".to_owned()));
+    let server = |more: &str| files(&Machine::new().with(USER, &format!("{text}{more}")).load()).clone();
+    assert_eq!((server("").enabled, server("").lifecycle), (Ok(()), Lifecycle::Auto));
+    assert_eq!(server("lifecycle = 'legacy'\n").lifecycle, Lifecycle::Legacy);
+    assert_ne!(server("lifecycle = 'legacy'\n").launch_digest, server("").launch_digest);
+    assert_eq!(files(&Machine::new().with(USER, FILES).load()).lifecycle, Lifecycle::Legacy);
+    let why = server("auth = 'chatgpt'\n").enabled.unwrap_err();
+    assert!(why.contains("no `auth = \"chatgpt\"`"), "{why}");
 }
 
 #[test]

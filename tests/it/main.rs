@@ -17,6 +17,7 @@ mod consent;
 mod fleet;
 mod gateway;
 mod gateway_asks;
+mod http;
 mod inspector;
 mod interop;
 mod isolation;

@@ -73,20 +73,9 @@ pub(super) struct ShakeFailure {
 impl<T: Transport<RoleClient> + 'static> Opening<T> {
     pub(super) async fn shake_hands(self) -> Result<Opened, ShakeFailure> {
         let Self { transport, id, side, end, room, events, lifecycle } = self;
-        let closed = |why: &str| ShakeFailure { closed: true, why: why.to_owned() };
         let refusing = |why: String| ShakeFailure { closed: false, why };
         let shaking = Us.serve_with_lifecycle(transport, mode(lifecycle));
-        let service = Box::pin(shaking).await.map_err(|error| match error {
-            ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. } => {
-                closed(end.why())
-            }
-            ClientInitializeError::JsonRpcError(error) => refusing(refused(&error)),
-            // Their texts would quote what the server sent.
-            ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
-                refusing("the server's answer to the handshake is not what the protocol says".to_owned())
-            }
-            other => refusing(text::shown(&other.to_string(), MAX_WHY)),
-        })?;
+        let service = Box::pin(shaking).await.map_err(|error| failure(&error, &end))?;
         let version = service.peer().peer_info().map(|info| info.protocol_version.clone());
         match version {
             // Who shook hands in the older way cannot have agreed on a version without a handshake.
@@ -118,6 +107,23 @@ fn mode(lifecycle: Lifecycle) -> ClientLifecycleMode {
             legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
         },
     }
+}
+
+fn failure(error: &ClientInitializeError, end: &LineEnd) -> ShakeFailure {
+    let why = match error {
+        ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. } => {
+            return ShakeFailure { closed: true, why: end.why().to_owned() };
+        }
+        // What the older handshake met is what counts: the newer one is only tried.
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return failure(fallback, end),
+        ClientInitializeError::JsonRpcError(error) => refused(error),
+        // Their texts would quote what the server sent.
+        ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
+            "the server's answer to the handshake is not what the protocol says".to_owned()
+        }
+        other => text::shown(&other.to_string(), MAX_WHY),
+    };
+    ShakeFailure { closed: false, why }
 }
 
 fn refused(error: &ErrorData) -> String {

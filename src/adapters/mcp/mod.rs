@@ -30,6 +30,7 @@ pub mod asked;
 pub mod child;
 pub mod client;
 pub mod client_side;
+pub mod http;
 pub mod lanes;
 pub mod transport;
 

@@ -270,7 +270,7 @@ impl<I: AsyncRead + Send + Unpin> LineTransport<RoleClient, I> {
 }
 
 /// An empty result in the place of an answer whose text is in its slot.
-fn stand_in(id: RequestId) -> RxJsonRpcMessage<RoleClient> {
+pub(super) fn stand_in(id: RequestId) -> RxJsonRpcMessage<RoleClient> {
     JsonRpcMessage::response(ServerResult::empty(()), id)
 }
 

@@ -22,7 +22,7 @@ pub(super) const NEEDED: [&str; 9] = [
 ];
 
 /// Whether the gateway speaks HTTP to servers. While it does not, those over HTTP are left out.
-const HTTP_UPSTREAMS: bool = false;
+const HTTP_UPSTREAMS: bool = true;
 
 /// How a server is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 pub(crate) mod auth_server;
 pub(crate) mod far_end;
 pub(crate) mod gate;
+pub(crate) mod http_server;
 pub(crate) mod installed;
 pub(crate) mod policy;
 pub(crate) mod raw_client;
