@@ -29,6 +29,7 @@ mod questions;
 mod relay;
 mod seen;
 mod stdio;
+mod streams;
 mod upstream;
 mod upstream_process;
 mod vectors;
