@@ -30,6 +30,7 @@ mod questions;
 mod relay;
 mod seen;
 mod stdio;
+mod streams;
 mod upstream;
 mod upstream_process;
 mod vectors;
