@@ -184,6 +184,14 @@ async fn a_redirect_within_the_origin_is_followed_with_the_same_message_three_ti
     lives(&connection).await;
 }
 
+#[tokio::test]
+async fn the_token_of_a_login_is_not_sent_over_plain_http_to_another_machine() {
+    // An address that is nobody's: nothing is sent there.
+    let how = How { login: Some(Login::with(&[HUSH])), ..How::default() };
+    let why = how.refused("http://192.0.2.1/mcp").await;
+    assert!(why.contains("a token is not sent to `192.0.2.1` over plain `http`"), "{why}");
+}
+
 /// Keeps whatever is logged.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
