@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::asked::{Asked, AskedOfClient};
-use super::envelope::{Envelope, Id, Salvage};
+use super::envelope::{BATCH, Envelope, Id, Salvage};
 use super::transport::{
     Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, error_line, parse_message,
 };
@@ -243,6 +243,10 @@ impl LineRole for RoleServer {
         let envelope = match Envelope::parse(line) {
             Ok(envelope) => envelope,
             Err(what) => {
+                // Whoever sends a batch waits for answers to what is in it.
+                if what == BATCH {
+                    arrival.reply(error_line(None, INVALID_REQUEST, &format!("the message is {what}")));
+                }
                 // A text that can at least be attributed gets an answer; others would only feed an echo.
                 if let Salvage { id: Some(id), answers: Some(false) } = Salvage::head(line.as_bytes()) {
                     arrival.reply(error_line(Some(&id), -32700, &format!("the message is {what}")));

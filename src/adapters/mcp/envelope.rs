@@ -9,6 +9,8 @@ use rmcp::model::{NumberOrString, RequestId};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+/// What a batch is instead of a message.
+pub(super) const BATCH: &str = "a JSON-RPC batch, which MCP does not have";
 /// The longest id that is taken, in bytes of JSON.
 const MAX_ID: usize = 512;
 
@@ -50,7 +52,7 @@ impl<'a> Envelope<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self, &'static str> {
         match text.trim_start().as_bytes().first() {
             Some(b'{') => {}
-            Some(b'[') => return Err("a JSON-RPC batch, which MCP does not have"),
+            Some(b'[') => return Err(BATCH),
             _ => return Err("no JSON object"),
         }
         let envelope: Self = serde_json::from_str(text).map_err(|error| match error.classify() {

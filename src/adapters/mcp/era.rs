@@ -16,6 +16,8 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// What a server says of itself in each answer. It belongs to its hop; as provenance it is kept under our own key.
 const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 const SERVER_KEPT: &str = "portcullis/serverInfo";
+/// How keys begin that only this host writes.
+const OURS: &str = "portcullis/";
 /// The member that says what kind of result it is.
 const RESULT_TYPE: &str = "resultType";
 
@@ -53,8 +55,7 @@ impl Era {
 
     /// Returns what kind of result a text is.
     pub(super) fn result_type(self, text: &str) -> ResultType {
-        // Most answers of the older era do not have the word at all.
-        if self == Self::Legacy || !text.contains(RESULT_TYPE) {
+        if self == Self::Legacy || !may_hold(text, RESULT_TYPE) {
             return ResultType::Complete;
         }
         let kind = members(text).and_then(|members| members.into_iter().rfind(|(key, _)| key == RESULT_TYPE));
@@ -67,10 +68,11 @@ impl Era {
         }
     }
 
-    /// Takes off a result what means something on this hop only. Every other member stays as it was spelled.
+    /// Takes off a result what means something on this hop only, and what only we may say. Every other member stays as it
+    /// was spelled.
     pub(super) fn strip(self, text: &str) -> Option<String> {
-        let typed = self == Self::Modern && text.contains(RESULT_TYPE);
-        if !typed && !text.contains(SERVER) {
+        let typed = self == Self::Modern && may_hold(text, RESULT_TYPE);
+        if !typed && !may_hold(text, SERVER) && !may_hold(text, OURS) {
             return None;
         }
         let mut changed = false;
@@ -89,17 +91,22 @@ impl Era {
     }
 }
 
+/// Whether a text may have a key of this name: as it is, or spelled with escapes. Most texts have neither.
+fn may_hold(text: &str, name: &str) -> bool {
+    text.contains(name) || text.contains("\\u") || text.contains("\\/")
+}
+
 /// Who we are to a server.
 pub(super) fn us() -> Implementation {
     Implementation::new("portcullis", env!("CARGO_PKG_VERSION"))
 }
 
-/// Returns a `_meta` in which the server's own name stands under our key.
+/// Returns a `_meta` in which the server's own name stands under our key, and no key of ours that the server wrote.
 fn renamed(meta: &str) -> Option<String> {
     let members = members(meta)?;
-    members.iter().any(|(key, _)| key == SERVER).then(|| {
+    members.iter().any(|(key, _)| key == SERVER || key.starts_with(OURS)).then(|| {
         let of = |key: &str| if key == SERVER { SERVER_KEPT.to_owned() } else { key.to_owned() };
-        let kept = members.iter().filter(|(key, _)| key != SERVER_KEPT);
+        let kept = members.iter().filter(|(key, _)| !key.starts_with(OURS));
         object(&kept.map(|(key, raw)| (of(key), raw.get().to_owned())).collect::<Vec<_>>())
     })
 }
@@ -175,5 +182,17 @@ mod tests {
         assert_eq!(stripped, r#"{"content":[],"_meta":{"a":1.0,"portcullis/serverInfo":{"name":"x"},"b":[]}}"#);
         let forged = r#"{"_meta":{"portcullis/serverInfo":1,"io.modelcontextprotocol/serverInfo":2}}"#;
         assert_eq!(Era::Legacy.strip(forged).unwrap(), r#"{"_meta":{"portcullis/serverInfo":2}}"#);
+        let forged = r#"{"_meta":{"portcullis/serverInfo":1,"port\u0063ullis/x":1,"a":[1.0]}}"#;
+        assert_eq!(Era::Legacy.strip(forged).unwrap(), r#"{"_meta":{"a":[1.0]}}"#);
+    }
+
+    #[test]
+    fn a_key_is_what_it_says_however_it_is_spelled() {
+        let asks = r#"{"result\u0054ype":"input_required"}"#;
+        assert_eq!(Era::Modern.result_type(asks), ResultType::InputRequired);
+        let escaped = r#"{"_meta":{"io.modelcontextprotocol\/serverInfo":{"name":"x"}}}"#;
+        assert_eq!(Era::Legacy.strip(escaped).unwrap(), r#"{"_meta":{"portcullis/serverInfo":{"name":"x"}}}"#);
+        let text = r#"{"content":[{"text":"a\/b \u00e9 \"resultType\""}]}"#;
+        assert_eq!(Era::Modern.strip(text), None, "values are not touched");
     }
 }

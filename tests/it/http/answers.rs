@@ -18,6 +18,8 @@ async fn a_server_of_the_older_era_is_listed_and_called_in_its_session() {
     let (connection, _) = connect(&server).await;
     assert_eq!(list(&connection).await, 1);
     lives(&connection).await;
+    let traffic = connection.traffic();
+    assert!(traffic.received > 200 && traffic.sent > 200, "{traffic:?}");
     let asked = server.asked();
     let first: Vec<&str> = asked.iter().map(Asked::method).filter(|method| *method != "GET").collect();
     assert_eq!(first, ["server/discover", "initialize", "notifications/initialized", "tools/list", "tools/call"]);

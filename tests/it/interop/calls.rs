@@ -169,10 +169,6 @@ pub(super) const CALLS: &[Call] = &[
 pub(super) const NOT_CALLED: &[(&str, &str, &str)] =
     &[("fetch", "fetch", "needs the network"), ("ours", "hang", "answers nothing"), ("ours", "die", "ends its server")];
 
-/// Whether the gateway relays the questions of a server to the client of the call. While it does not, tools that ask are
-/// not called.
-const RELAYS_QUESTIONS: bool = true;
-
 /// Tools whose call asks its client. Over HTTP they are not called: the client of this test answers over pipes only.
 const ASKS_ITS_CLIENT: &[(&str, &str)] = &[
     ("everything", "get-roots-list"),
@@ -186,8 +182,8 @@ const ASKS_ITS_CLIENT: &[(&str, &str)] = &[
 /// Why a tool is not called.
 pub(super) fn why_not(server: Server, tool: &str) -> Option<&'static str> {
     let told = NOT_CALLED.iter().find(|entry| (entry.0, entry.1) == (server.kind, tool)).map(|entry| entry.2);
-    let asks = || ASKS_ITS_CLIENT.contains(&(server.kind, tool)) && !(RELAYS_QUESTIONS && server.over == Over::Stdio);
-    told.or_else(|| asks().then_some("asks its client"))
+    let asks = || ASKS_ITS_CLIENT.contains(&(server.kind, tool)) && server.over == Over::Http;
+    told.or_else(|| asks().then_some("asks its client, which is over HTTP"))
 }
 
 /// Makes arguments that a schema takes: what it requires, and nothing else.

@@ -88,6 +88,17 @@ async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient)
         };
         directs.push(Direct { server, client, tools: Vec::new(), folders, ports, listening });
     }
+    let mut gateway = RawClient::start(configured(place, &config));
+    gateway.initialize(&declared()).await;
+    futures::future::join_all(directs.iter_mut().map(|direct| async {
+        direct.client.initialize(&declared()).await;
+    }))
+    .await;
+    (directs, gateway)
+}
+
+/// The gateway with this configuration.
+fn configured(place: &Place, config: &str) -> Command {
     let user = place.path("config/portcullis");
     fs::create_dir_all(&user).unwrap();
     let file = user.join("config.toml");
@@ -95,13 +106,7 @@ async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient)
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let mut gateway = place.command(env!("CARGO_BIN_EXE_portcullis"));
     gateway.arg("serve").env("XDG_CONFIG_HOME", place.path("config")).env("XDG_STATE_HOME", place.path("state"));
-    let mut gateway = RawClient::start(gateway);
-    gateway.initialize(&declared()).await;
-    futures::future::join_all(directs.iter_mut().map(|direct| async {
-        direct.client.initialize(&declared()).await;
-    }))
-    .await;
-    (directs, gateway)
+    gateway
 }
 
 /// A server's table in the configuration. Its calls run without anybody being asked.
@@ -292,6 +297,64 @@ async fn every_server_behind_the_gateway_is_byte_for_byte_what_it_is_directly() 
             child.kill().await.unwrap();
         }
     }
+}
+
+/// A value without what only the stateless era says: who the server is, in every answer.
+fn without_server(reply: &Reply) -> Value {
+    let mut value: Value = serde_json::from_str(reply.text()).unwrap();
+    if let Some(meta) = value["_meta"].as_object_mut() {
+        assert!(meta.remove("portcullis/serverInfo").is_some(), "{reply:?}");
+        if meta.is_empty() {
+            value.as_object_mut().unwrap().remove("_meta");
+        }
+    }
+    value
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pitfall_1_a_stateless_hop_changes_no_value_of_an_answer() {
+    let Some(installed) = Installed::with(&NEEDED) else { return };
+    let place = Place(tempfile::tempdir().unwrap());
+    fs::create_dir_all(place.path("home")).unwrap();
+    let fast = Server { name: "fast", kind: "fast", over: Over::Http };
+    let time = Server { name: "time", kind: "time", over: Over::Stdio };
+    let port = free_port();
+    let mut listening = listen(place.server(&fast.prepare(&installed, &place.path("fast"), port)), port).await;
+    let mut config = String::new();
+    for era in ["legacy", "modern"] {
+        let (fast, time) = (fast_named(era, port), table(time, &time.prepare(&installed, &place.path("time"), 0), 0));
+        config.push_str(&fast);
+        config.push_str(&time.replacen(
+            "[mcp_servers.time]",
+            &format!("[mcp_servers.time_{era}]\nlifecycle = \"{era}\""),
+            1,
+        ));
+    }
+    let mut gateway = RawClient::start(configured(&place, &config));
+    gateway.initialize(&declared()).await;
+    let zones = r#"{"source_timezone":"UTC","time":"12:00","target_timezone":"Asia/Tokyo"}"#;
+    let calls = [
+        ("fast", "add", r#"{"a":1,"b":2}"#),
+        ("fast", "weather", r#"{"place":"Oslo"}"#),
+        ("fast", "picture", "{}"),
+        ("fast", "fail", r#"{"why":"so"}"#),
+        ("time", "convert_time", zones),
+    ];
+    for (server, tool, arguments) in calls {
+        let old = gateway.call(&format!("{server}_legacy__{tool}"), arguments).await;
+        let new = gateway.call(&format!("{server}_modern__{tool}"), arguments).await;
+        let plain: Value = serde_json::from_str(old.text()).unwrap();
+        assert_eq!(without_server(&new), plain, "{server}/{tool}");
+        assert!(!new.text().contains("resultType"), "{new:?}");
+    }
+    gateway.end().await.unwrap();
+    listening.kill().await.unwrap();
+}
+
+/// The table of the HTTP server in one era.
+fn fast_named(era: &str, port: u16) -> String {
+    let rest = "startup_timeout_sec = 120\ndefault_tools_approval_mode = \"approve\"";
+    format!("[mcp_servers.fast_{era}]\nurl = \"{}\"\nlifecycle = \"{era}\"\n{rest}\n\n", url(port))
 }
 
 #[tokio::test(flavor = "multi_thread")]

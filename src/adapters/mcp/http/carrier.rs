@@ -184,7 +184,7 @@ impl Carrier {
             return;
         }
         let Some(id) = &order.id else { return };
-        if self.side.answered(id, || failure.into()) {
+        if self.side.failed(id, failure.into()) {
             self.hand_on(stand_in(id.clone())).await;
         }
     }
