@@ -13,6 +13,7 @@
 //! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
 //! | `answer` | what does a raw answer mean? |
 //! | `strays` | and one that nobody waits for? |
+//! | `http` | how do the same messages go over HTTP? |
 //! | `traffic` | how many bytes passed? |
 //! | `child`, `stderr` | how does a server's process live and end? |
 //! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |

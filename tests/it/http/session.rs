@@ -306,6 +306,33 @@ async fn a_session_that_is_opened_for_the_probe_is_ended() {
 }
 
 #[tokio::test]
+async fn a_stream_of_a_session_that_is_over_is_not_taken_up_in_the_next_one() {
+    let (sessions, feed) = (Arc::<Sessions>::default(), Arc::<Mutex<Option<Feed>>>::default());
+    let (kept, given) = (sessions.clone(), feed.clone());
+    let server = HttpServer::start(move |asked| {
+        let (kept, given) = (kept.clone(), given.clone());
+        async move {
+            if asked.tool() == Some("slow") {
+                let (feed, response) = fed("text/event-stream");
+                feed.send(piece("id: 1\nretry: 20\ndata\n\n")).unwrap();
+                *given.lock() = Some(feed);
+                return Some(response);
+            }
+            kept.answer(&asked, || status(404))
+        }
+    });
+    let (connection, _) = connect(&server).await;
+    let slow = start(&connection, "slow").await;
+    let feed = eventually("the call", || feed.lock().take()).await;
+    sessions.forget();
+    lives(&connection).await;
+    drop(feed);
+    let lost = end(slow).await;
+    assert!(matches!(&lost, Err(Unanswered::Lost(why)) if why.contains("its session is over")), "{lost:?}");
+    assert!(server.asked().iter().all(|asked| asked.header("last-event-id").is_none()));
+}
+
+#[tokio::test]
 async fn pitfall_8_a_question_of_a_lost_call_reaches_no_other_caller() {
     struct Bob(Mutex<usize>);
 
