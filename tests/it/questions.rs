@@ -491,6 +491,21 @@ async fn auto_falls_back_to_a_server_with_a_handshake() {
 }
 
 #[tokio::test]
+async fn auto_shakes_hands_with_a_server_that_knows_discovery_and_older_versions_only() {
+    let mut stage = Stage::new(Lifecycle::Auto);
+    let mut far = stage.ends.next().await;
+    let probe = far.read().await;
+    let result = json!({
+        "resultType": "complete", "supportedVersions": ["2025-11-25"], "capabilities": {},
+        "serverInfo": { "name": "far", "version": "1" }, "ttlMs": 0, "cacheScope": "private",
+    });
+    far.result(&probe, result).await;
+    assert_eq!(far.shake().await["method"], "initialize");
+    far.list(&["t"]).await;
+    stage.house.lists(&["far/t"]).await;
+}
+
+#[tokio::test]
 async fn pitfall_13_each_server_is_spoken_to_in_the_era_that_is_set_for_it() {
     for (lifecycle, method) in [
         (Lifecycle::Legacy, "initialize"),

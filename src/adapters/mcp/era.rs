@@ -4,6 +4,7 @@
 //! something on this hop only.
 
 use rmcp::model::{Implementation, ProtocolVersion};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -91,6 +92,34 @@ impl Era {
     }
 }
 
+/// Whether an answer to discovery says that the server speaks versions with a handshake only.
+pub(super) fn wants_handshake(answer: &str) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Discovered {
+        supported_versions: Vec<ProtocolVersion>,
+    }
+    #[derive(Deserialize)]
+    struct Supported {
+        supported: Vec<ProtocolVersion>,
+    }
+    #[derive(Deserialize)]
+    struct Refused {
+        data: Supported,
+    }
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Option<Discovered>,
+        error: Option<Refused>,
+    }
+    let Ok(Answer { result, error }) = serde_json::from_str(answer) else { return false };
+    let refused = error.map(|refused| refused.data.supported);
+    let versions = result.map(|discovered| discovered.supported_versions).or(refused).unwrap_or_default();
+    let known = |version: &ProtocolVersion| ProtocolVersion::KNOWN_VERSIONS.contains(version);
+    let mut spoken = versions.iter().filter(|version| known(version)).peekable();
+    spoken.peek().is_some() && spoken.all(ProtocolVersion::has_initialize)
+}
+
 /// Whether a text may have a key of this name: as it is, or spelled with escapes. Most texts have neither.
 fn may_hold(text: &str, name: &str) -> bool {
     text.contains(name) || text.contains("\\u") || text.contains("\\/")
@@ -115,7 +144,7 @@ fn renamed(meta: &str) -> Option<String> {
 fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     struct Members<'a>(Vec<(String, &'a RawValue)>);
 
-    impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
+    impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
         fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             struct Visitor;
 
@@ -151,6 +180,21 @@ fn object(members: &[(String, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_lists_older_versions_only_wants_a_handshake() {
+        let result = |versions: &str| format!(r#"{{"id":1,"result":{{"supportedVersions":{versions},"zz":1}}}}"#);
+        let error = |versions: &str| {
+            format!(r#"{{"id":1,"error":{{"code":-32022,"message":"m","data":{{"supported":{versions}}}}}}}"#)
+        };
+        for answer in [&result as &dyn Fn(&str) -> String, &error] {
+            assert!(wants_handshake(&answer(r#"["2025-11-25","2099-01-01"]"#)));
+            assert!(!wants_handshake(&answer(r#"["2026-07-28","2025-11-25"]"#)));
+            assert!(!wants_handshake(&answer(r#"["2099-01-01"]"#)), "nothing that could be spoken");
+            assert!(!wants_handshake(&answer("[]")));
+        }
+        assert!(!wants_handshake(r#"{"id":1,"error":{"code":1,"message":"m"}}"#));
+    }
 
     #[test]
     fn a_request_of_the_stateless_era_says_who_asks_and_what_its_client_can_do() {

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::envelope::{Envelope, Id, our_number};
-use super::era::Era;
+use super::era::{Era, wants_handshake};
 use super::inquiry::{Asker, Inquiries};
 use super::strays::{Stray, Strays};
 use super::traffic::Counter;
@@ -407,6 +407,11 @@ fn answer(side: &UpstreamSide, line: &str, envelope: &Envelope<'_>, id: RequestI
     }
     let late = our_number(&id).is_some_and(|number| side.inquiries.came_late(number));
     match side.strays.came(&id) {
+        // rmcp falls back where the method is unknown, and not where the versions do not meet.
+        Stray::Own if side.era.get().is_none() && wants_handshake(line) => {
+            let why = "the server speaks versions with a handshake only";
+            Inbound::one(JsonRpcMessage::error(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None), Some(id)))
+        }
         // The handshake's answer.
         Stray::Own => Inbound::one(parse_message::<RoleClient>(line).unwrap_or_else(|error| failure(id, error))),
         Stray::Late => Inbound::Consumed,

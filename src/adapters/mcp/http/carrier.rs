@@ -22,7 +22,7 @@ use super::client::{Failure, HttpClient};
 use super::order::{Kind, Order, SESSION, same};
 use super::params::ParamHeaders;
 use super::reply::{METHOD_NOT_FOUND, Reply};
-use super::session::{Opened, Session, wants_handshake};
+use super::session::{Opened, Session};
 use crate::adapters::mcp::envelope::{Envelope, Id};
 use crate::adapters::mcp::era::Era;
 use crate::adapters::mcp::transport::{
@@ -338,14 +338,6 @@ impl Carrier {
             // A server that could not read the request cannot say whose the error is; its response tells.
             (Some(ours), Id::Absent | Id::Bad, Some(error)) => Some(answer_line(ours, "error", error.get())),
             _ => return self.rubbish("an answer to another request"),
-        };
-        let probes = post.is_some_and(|post| post.order.kind == Kind::Discover);
-        let renamed = match ours {
-            // rmcp falls back where the method is unknown, and not where the versions do not meet.
-            Some(ours) if answers && probes && wants_handshake(text) => {
-                Some(error_line(Some(ours), METHOD_NOT_FOUND, "the server speaks versions with a handshake only"))
-            }
-            _ => renamed,
         };
         let text = renamed.as_deref().unwrap_or(text).trim();
         if let Some(post) = post.filter(|_| answers) {

@@ -122,6 +122,8 @@ impl Refusal {
         let why = format!("the server answered {}", self.shown);
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::FORBIDDEN => Failure::NotSent(why),
+            // A server that failed, or one in between, does not say how far it came.
+            status if status.is_server_error() => Failure::Lost(why),
             _ => Failure::Unusable(why),
         }
     }
