@@ -220,6 +220,9 @@ pub(crate) struct Login {
     /// Ask for this scope instead of those of the configuration; may be given several times
     #[arg(long = "scope", value_name = "SCOPE")]
     pub scopes: Vec<String>,
+    /// The issuer that you expect: any other is refused, and the endpoints of this one may be on other hosts
+    #[arg(long, value_name = "URL")]
+    pub issuer: Option<url::Url>,
 }
 
 /// Which folder, and what about it.

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use portcullis::adapters::oauth::{Granted, Login, LoginError, Logins, NoOauth, Target};
+use portcullis::adapters::oauth::{Granted, Login, LoginError, Logins, NoOauth, Parties, Target};
 use portcullis::config::Resolved;
 use portcullis::config::server::ResolvedServer;
 use portcullis::host::user::local_logins;
@@ -22,15 +22,17 @@ pub(crate) async fn run(global: &Global, args: &args::Login) -> Result<Exit, Tro
     let found = Found::new(global, &args.server)?;
     let (logins, target) = (&found.logins, found.target()?);
     let granted = tokio::select! {
-        granted = Box::pin(log_in(logins, &target, args)) => granted,
+        granted = Box::pin(log_in(logins, &target, args, global.format)) => granted,
         () = stop.cancelled() => return Err(Trouble::new(Exit::Failed, "interrupted: nothing is logged in to")),
     };
-    let granted = granted.map_err(|error| failed(&error, target.server().as_str()))?;
+    let (parties, granted) = granted.map_err(|error| failed(&error, target.server().as_str()))?;
     match global.format {
         Format::Human => render::data(&human(target.server().as_str(), &granted))?,
         Format::Json => render::json(&json!({
             "server": target.server(),
             "issuer": granted.issuer,
+            "authorization_host": parties.authorization_host,
+            "token_host": parties.token_host,
             "resource": granted.resource,
             "scopes": granted.scopes,
             "expires": granted.expires,
@@ -40,15 +42,36 @@ pub(crate) async fn run(global: &Global, args: &args::Login) -> Result<Exit, Tro
     Ok(Exit::Done)
 }
 
-async fn log_in(logins: &Logins, target: &Target, args: &args::Login) -> Result<Granted, LoginError> {
-    let login = Login::begin(logins, target, &args.scopes).await?;
+async fn log_in(
+    logins: &Logins,
+    target: &Target,
+    args: &args::Login,
+    format: Format,
+) -> Result<(Parties, Granted), LoginError> {
+    let login = Login::begin(logins, target, &args.scopes, args.issuer.as_ref()).await?;
+    let parties = login.parties().clone();
+    introduce(&parties, format);
     render::talk(&format!("To log in to `{}`, go to:\n{}", target.server(), login.url()));
     if !args.no_browser && !open_browser(login.url().as_str()) {
         render::talk("No browser could be started; open the address yourself, on this machine.");
     }
     let patience = Duration::from_secs(args.timeout);
     render::talk(&format!("Waiting for the browser to come back, at most {} (Ctrl-C ends it).", seconds(patience)));
-    login.finish(patience).await
+    Ok((parties, login.finish(patience).await?))
+}
+
+/// Says who takes part, before anybody goes there: only the person knows whether it is whom they expect.
+fn introduce(parties: &Parties, format: Format) {
+    let Parties { issuer, authorization_host, token_host } = parties;
+    render::talk(&match format {
+        Format::Human => format!(
+            "The authorisation server is `{issuer}`: you log in at `{authorization_host}`, and the code goes to \
+             `{token_host}`.\nGo on only if that is whom you expect."
+        ),
+        Format::Json => {
+            json!({ "issuer": issuer, "authorization_host": authorization_host, "token_host": token_host }).to_string()
+        }
+    });
 }
 
 /// Starts the system's opener, without a shell. Whether it finds a browser only the person sees.
@@ -87,12 +110,19 @@ fn failed(error: &LoginError, server: &str) -> Trouble {
         }
         LoginError::Expired(_) => trouble.hint(format!("`portcullis login {server} --timeout SECONDS` waits longer")),
         LoginError::NoMetadata => trouble.hint("`portcullis tools` shows whether the server answers without one"),
+        LoginError::Apart { .. } => trouble.hint(format!(
+            "if you know that both belong together: `portcullis login {server} --issuer URL`, with the issuer you expect"
+        )),
+        LoginError::Unexpected { .. } => {
+            trouble.hint("log in only if you know it; then name it with `--issuer`, or leave `--issuer` out")
+        }
         LoginError::Scope(_) => Trouble { exit: Exit::Usage, ..trouble },
         LoginError::Listen(_)
         | LoginError::Discovery(_)
         | LoginError::Http(_)
         | LoginError::Issuer { .. }
         | LoginError::Endpoint { .. }
+        | LoginError::Nameless(_)
         | LoginError::NoPkce
         | LoginError::Refused(_)
         | LoginError::Token(_)

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::elicit::ElicitationReviewer;
 use super::handler::Gate;
 use super::progress::{self, Steps};
-use super::relay::ClientQuestions;
+use super::relay::{Asking, ClientQuestions};
 use crate::adapters::mcp::client_side::Incoming;
 use crate::host::session::SessionCall;
 use crate::model::answer::ToolResult;
@@ -55,8 +55,9 @@ pub(super) async fn run(
     let declared = capabilities.as_ref().and_then(|declared| serde_json::to_value(declared).ok()).unwrap_or_default();
     let answerable = Answerable::of_capabilities(&declared);
     if let Some(server) = call.target.server.clone() {
+        let asking = Asking { local: gate.session.host().fleet().is_local(&server), server };
         let hung_up = gate.hung_up.clone();
-        call.questions = Some(Arc::new(ClientQuestions::new(context.peer.clone(), server, answerable, hung_up)));
+        call.questions = Some(Arc::new(ClientQuestions::new(context.peer.clone(), asking, answerable, hung_up)));
     }
     let reviewer = ElicitationReviewer::new(context.peer.clone(), answerable, gate.hung_up.clone());
     call.reviewer = Some(Arc::new(reviewer));

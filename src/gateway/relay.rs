@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::mcp::asked::{Asked, ClientAnswer};
 use crate::model::answerable::{Answerable, QuestionKind};
+use crate::model::here::{is_private, may_be_here};
 use crate::model::name::ServerName;
 use crate::model::text;
 use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
@@ -28,10 +29,17 @@ const MAX_DEPTH: usize = 16;
 /// Codes of a client's error that are passed on; any other becomes an internal error.
 const PASSED_ON: [i64; 5] = [-1, -32600, -32601, -32602, -32603];
 
+/// The server that asks.
+pub(super) struct Asking {
+    pub(super) server: ServerName,
+    /// Whether it runs on this machine.
+    pub(super) local: bool,
+}
+
 /// Asks one client what one server wants to know.
 pub(super) struct ClientQuestions {
     peer: Peer<RoleServer>,
-    server: ServerName,
+    asking: Asking,
     answerable: Answerable,
     hung_up: CancellationToken,
 }
@@ -40,11 +48,11 @@ impl ClientQuestions {
     /// Makes the way to the client behind `peer`. After `hung_up` nobody answers any more.
     pub(super) fn new(
         peer: Peer<RoleServer>,
-        server: ServerName,
+        asking: Asking,
         answerable: Answerable,
         hung_up: CancellationToken,
     ) -> Self {
-        Self { peer, server, answerable, hung_up }
+        Self { peer, asking, answerable, hung_up }
     }
 
     async fn exchange(&self, question: &ServerQuestion) -> Result<Arc<str>, NoAnswer> {
@@ -74,7 +82,7 @@ impl ClientQuestions {
         // Clients know our own questions by bare keys, and what belongs to a hop by the protocol's.
         const RESERVED: [&str; 3] = ["io.modelcontextprotocol/", "portcullis/", "codex/"];
         meta.retain(|key, _| key.contains('/') && !RESERVED.iter().any(|prefix| key.starts_with(prefix)));
-        meta.insert("portcullis/server".to_owned(), Value::from(self.server.as_str()));
+        meta.insert("portcullis/server".to_owned(), Value::from(self.asking.server.as_str()));
         params.insert("_meta".to_owned(), Value::Object(meta));
         if question.kind == QuestionKind::Sampling {
             // To the client every server is this one, so it would get the context of all of them.
@@ -85,10 +93,10 @@ impl ClientQuestions {
                 readable(schema, 0)?;
             }
             let message = params.get("message").and_then(Value::as_str).unwrap_or_default();
-            let message = format!("The server `{}` asks:\n{}", self.server, lines(message));
+            let message = format!("The server `{}` asks:\n{}", self.asking.server, lines(message));
             params.insert("message".to_owned(), Value::from(message));
             if let Some(url) = params.get("url") {
-                address(url)?;
+                address(url, self.asking.local)?;
             }
         }
         Ok(Value::Object(params).to_string())
@@ -107,17 +115,18 @@ impl Questions for ClientQuestions {
     }
 }
 
-/// A person is sent to no address but of the web, over an encrypted connection or on this machine.
-fn address(url: &Value) -> Result<(), NoAnswer> {
-    let bad = || NoAnswer::not_offered("the address must be `https`, or `http` on this machine");
-    let url = url.as_str().and_then(|url| url::Url::parse(url).ok()).ok_or_else(bad)?;
-    let here = match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
+/// A person is sent to no address but of the web, over an encrypted connection. To this machine only a server sends that
+/// runs on it: a browser carries anybody's request past the walls around it.
+fn address(url: &Value, local: bool) -> Result<(), NoAnswer> {
+    let bad = || {
+        NoAnswer::not_offered(if local {
+            "the address must be `https`, or `http` on this machine"
+        } else {
+            "the address must be `https`, and of another machine than this one"
+        })
     };
-    let fine = url.scheme() == "https" || (url.scheme() == "http" && here);
+    let url = url.as_str().and_then(|url| url::Url::parse(url).ok()).ok_or_else(bad)?;
+    let fine = is_private(&url) && (local || !may_be_here(&url));
     if fine && url.username().is_empty() && url.password().is_none() { Ok(()) } else { Err(bad()) }
 }
 
@@ -204,12 +213,28 @@ mod tests {
     #[test]
     fn a_person_is_sent_to_the_encrypted_web_or_this_machine_only() {
         for good in ["https://example.com/a?b", "http://localhost:1/x", "http://127.0.0.1/", "http://[::1]:9/"] {
-            assert_eq!(address(&json!(good)), Ok(()), "{good}");
+            assert_eq!(address(&json!(good), true), Ok(()), "{good}");
         }
         for bad in ["http://example.com/", "javascript:alert(1)", "file:///x", "https://a:b@example.com/", "x", ""] {
-            assert!(address(&json!(bad)).is_err(), "{bad}");
+            assert!(address(&json!(bad), true).is_err() && address(&json!(bad), false).is_err(), "{bad}");
         }
-        assert!(address(&json!(7)).is_err());
+        assert!(address(&json!(7), true).is_err());
+    }
+
+    #[test]
+    fn a_server_elsewhere_sends_nobody_to_this_machine() {
+        assert_eq!(address(&json!("https://example.com/a?b"), false), Ok(()));
+        for here in [
+            "http://127.0.0.1:1/x",
+            "http://localhost/",
+            "http://[::1]/",
+            "https://127.0.0.1/",
+            "https://a.localhost/",
+            "https://0.0.0.0/",
+            "https://[::ffff:127.0.0.1]/",
+        ] {
+            assert!(address(&json!(here), false).is_err(), "{here}");
+        }
     }
 
     #[test]

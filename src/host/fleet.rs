@@ -167,6 +167,7 @@ pub(super) struct Server {
     pub(super) events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     pub(super) live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     required: bool,
+    local: bool,
     startup_timeout: Duration,
 }
 
@@ -213,12 +214,13 @@ impl Fleet {
         let tasks = TaskTracker::new();
         let mut servers = BTreeMap::new();
         for (name, spec) in specs {
-            let server = Server::new(ServerState::Starting, spec.required, spec.startup_timeout);
+            let (required, local) = (spec.required, spec.view.local);
+            let server = Server { required, local, ..Server::new(ServerState::Starting, spec.startup_timeout) };
             tasks.spawn(supervise::run(Supervised::new(name.clone(), spec, &server, Arc::clone(&shared))));
             servers.insert(name, server);
         }
         for (name, text) in disabled {
-            servers.insert(name, Server::new(ServerState::Disabled { text }, false, Duration::ZERO));
+            servers.insert(name, Server::new(ServerState::Disabled { text }, Duration::ZERO));
         }
         Arc::new(Self { servers, shared, tasks, grace: Mutex::new(None) })
     }
@@ -271,6 +273,12 @@ impl Fleet {
         self.servers.iter().filter(|(_, server)| absent(server)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Whether a server is known to run on this machine.
+    #[must_use]
+    pub fn is_local(&self, server: &ServerName) -> bool {
+        self.servers.get(server).is_some_and(|server| server.local)
+    }
+
     /// Returns where every server is.
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {
@@ -312,7 +320,7 @@ impl Drop for Fleet {
 }
 
 impl Server {
-    fn new(state: ServerState, required: bool, startup_timeout: Duration) -> Self {
+    fn new(state: ServerState, startup_timeout: Duration) -> Self {
         Self {
             state: watch::Sender::new(state),
             wanted: Arc::default(),
@@ -320,7 +328,8 @@ impl Server {
             problems: Arc::default(),
             events: Arc::default(),
             live: Arc::default(),
-            required,
+            required: false,
+            local: false,
             startup_timeout,
         }
     }

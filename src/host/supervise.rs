@@ -429,6 +429,7 @@ mod tests {
                 tool_timeout: Duration::from_secs(1),
                 may_relax: false,
                 parallel: false,
+                local: true,
                 plugin: None,
                 slots: Vec::new(),
             },

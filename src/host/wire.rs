@@ -37,6 +37,7 @@ use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
+use crate::model::here::is_loopback;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::model::tool::ServerIdentity;
@@ -250,6 +251,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             tool_timeout: server.tool_timeout,
             may_relax: server.may_relax,
             parallel: server.parallel,
+            local: is_local(&server.transport),
             plugin: server.plugin.clone(),
             slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],
         },
@@ -262,6 +264,18 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             attempts: server.restart.attempts,
             restarts: server.restart.when == RestartWhen::OnExit,
         },
+    }
+}
+
+/// Whether a server runs on this machine: a child does, and whatever is at an address that cannot be elsewhere.
+fn is_local(transport: &Transport) -> bool {
+    match transport {
+        Transport::Stdio(_) => true,
+        Transport::Http(target) => {
+            let url = target.url.resolve(&|name| std::env::var(name).ok()).ok();
+            url.and_then(|url| url::Url::parse(&url).ok()).is_some_and(|url| is_loopback(&url))
+        }
+        Transport::Unreadable => false,
     }
 }
 
@@ -468,6 +482,16 @@ mod tests {
         assert_eq!(spec.view.tool_timeout.as_millis(), 1500);
         assert!(!(spec.filter)(&RawToolName::parse("x").unwrap()) && (spec.filter)(&RawToolName::parse("y").unwrap()));
         assert_eq!(disabled.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["off"]);
+    }
+
+    #[test]
+    fn only_a_child_and_what_is_at_a_loopback_address_runs_on_this_machine() {
+        let text = "[mcp_servers.child]\ncommand = \"sh\"\n[mcp_servers.here]\nurl = \"http://127.0.0.1:1/\"\n\
+                    [mcp_servers.web]\nurl = \"https://a.example/\"\n\
+                    [mcp_servers.near]\nurl = \"https://a.localhost/\"\n";
+        let (run, _) = servers(&resolved(&[(LayerKind::User, text)]), None);
+        let local: Vec<_> = run.iter().map(|(name, spec)| (name.as_str(), spec.view.local)).collect();
+        assert_eq!(local, [("child", true), ("here", true), ("near", false), ("web", false)]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod arguments;
 pub mod caller;
 pub mod decision;
 pub mod digest;
+pub mod here;
 pub mod item;
 pub mod json;
 pub mod layer;

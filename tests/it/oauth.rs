@@ -72,7 +72,12 @@ impl Bench {
     }
 
     async fn log_in_to(&self, target: &Target) -> Result<Granted, LoginError> {
-        let login = Login::begin(&self.logins(), target, &[]).await?;
+        self.log_in_by(target, None).await
+    }
+
+    /// Logs in at an issuer that the person named.
+    async fn log_in_by(&self, target: &Target, issuer: Option<&Url>) -> Result<Granted, LoginError> {
+        let login = Login::begin(&self.logins(), target, &[], issuer).await?;
         let url = login.url().clone();
         let (granted, _) = tokio::join!(login.finish(PATIENCE), browse(url));
         granted
@@ -399,7 +404,7 @@ async fn a_logout_removes_even_if_nothing_can_be_revoked() {
 #[tokio::test]
 async fn only_the_right_state_is_taken_and_the_rest_changes_nothing() {
     let bench = Bench::new(Quirks::default()).await;
-    let login = Login::begin(&bench.logins(), &bench.target(), &[]).await.unwrap();
+    let login = Login::begin(&bench.logins(), &bench.target(), &[], None).await.unwrap();
     let url = login.url().clone();
     let back = Url::parse(&param(&url, "redirect_uri")).unwrap();
     assert_eq!((back.host_str(), back.scheme()), (Some("127.0.0.1"), "http"));
@@ -426,7 +431,7 @@ async fn only_the_right_state_is_taken_and_the_rest_changes_nothing() {
 #[tokio::test]
 async fn a_callback_that_never_comes_ends_the_login_and_closes_the_port() {
     let bench = Bench::new(Quirks::default()).await;
-    let login = Login::begin(&bench.logins(), &bench.target(), &[]).await.unwrap();
+    let login = Login::begin(&bench.logins(), &bench.target(), &[], None).await.unwrap();
     let back = Url::parse(&param(login.url(), "redirect_uri")).unwrap();
     let error = login.finish(Duration::from_millis(1)).await.unwrap_err();
     assert_eq!(error.to_string(), "nobody came back from the browser within 0.001 s");
@@ -448,6 +453,46 @@ async fn another_issuer_than_the_one_asked_is_refused() {
     assert!(matches!(&error, LoginError::Issuer { received, .. } if received == "https://evil.example"), "{error}");
     let metadata = json!({ "issuer": null });
     assert!(matches!(Bench::refused(Quirks { metadata, ..Quirks::default() }).await, LoginError::Discovery(_)));
+}
+
+/// Metadata of an evil server: the person goes to the honest one, and client and code are relayed.
+fn mixed_up(honest: &AuthServer, promise: bool) -> Value {
+    json!({
+        "authorization_endpoint": format!("{}/authorize", honest.origin()),
+        "authorization_response_iss_parameter_supported": promise,
+    })
+}
+
+#[tokio::test]
+async fn a_code_of_one_authorisation_server_is_not_given_to_another() {
+    let honest = AuthServer::start(Quirks::default()).await;
+    let error = Bench::refused(Quirks { metadata: mixed_up(&honest, false), ..Quirks::default() }).await;
+    assert!(matches!(error, LoginError::Apart { key: "authorization_endpoint", .. }), "{error}");
+    assert!(honest.scopes().is_empty(), "the person was sent there");
+    // A promise that the answer names the issuer is held against it: the honest one names nobody, or itself.
+    let bench = Bench::new(Quirks { metadata: mixed_up(&honest, true), ..Quirks::default() }).await;
+    let error = bench.log_in_to(&bench.target()).await.unwrap_err();
+    assert!(matches!(error, LoginError::Nameless(_)), "{error}");
+    honest.set(|quirks| quirks.iss = Some("https://honest.example"));
+    let error = bench.log_in_to(&bench.target()).await.unwrap_err();
+    assert!(matches!(&error, LoginError::Issuer { received, .. } if received == "https://honest.example"), "{error}");
+    assert_eq!(honest.scopes().len(), 2);
+    assert!(bench.server.secrets().is_empty(), "a code or verifier came");
+}
+
+#[tokio::test]
+async fn a_provider_of_several_hosts_is_logged_in_to_by_the_issuer_that_the_person_names() {
+    let bench = Bench::new(Quirks::default()).await;
+    let other = bench.server.origin().replace("127.0.0.1", "localhost");
+    let metadata = json!({ "token_endpoint": format!("{other}/token"), "revocation_endpoint": format!("{other}/x") });
+    bench.server.set(|quirks| quirks.metadata = metadata);
+    let error = bench.log_in_to(&bench.target()).await.unwrap_err();
+    assert!(matches!(error, LoginError::Apart { key: "token_endpoint", .. }), "{error}");
+    let wrong = Url::parse("https://honest.example").unwrap();
+    let error = bench.log_in_by(&bench.target(), Some(&wrong)).await.unwrap_err();
+    assert!(matches!(error, LoginError::Unexpected { .. }), "{error}");
+    let right = Url::parse(bench.server.origin()).unwrap();
+    bench.log_in_by(&bench.target(), Some(&right)).await.unwrap();
 }
 
 #[tokio::test]
@@ -489,7 +534,7 @@ async fn over_tls_the_certificate_decides() {
     let target = target(&format!("url = {:?}", server.url()));
     let trusts = root.clone();
     let good = logins(Http::new(move || network::client_builder().tls_certs_only([trusts.clone()])));
-    let login = Login::begin(&good, &target, &[]).await.unwrap();
+    let login = Login::begin(&good, &target, &[], None).await.unwrap();
     let browser = network::client_builder().no_proxy().tls_certs_only([root]).build().unwrap();
     let url = login.url().clone();
     let (granted, went) = tokio::join!(login.finish(PATIENCE), browser.get(url).send());
@@ -497,7 +542,7 @@ async fn over_tls_the_certificate_decides() {
     assert_eq!(text(good.credentials(target.clone()).bearer().await.unwrap()), server.access());
 
     let wary = logins(Http::new(|| network::client_builder().tls_certs_only([])));
-    let error = Login::begin(&wary, &target, &[]).await.err().unwrap();
+    let error = Login::begin(&wary, &target, &[], None).await.err().unwrap();
     assert!(matches!(error, LoginError::Http(HttpError::Unreachable { .. })), "{error}");
 }
 
@@ -610,6 +655,12 @@ async fn login_and_logout_work_through_the_binary_and_say_no_secret() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.out.starts_with("Logged in to `s`.\n") && ran.out.contains("\n  scopes tools:call\n"), "{}", ran.out);
     assert!(talk(&ran.err).contains("Waiting for the browser to come back, at most 300 s"), "{}", talk(&ran.err));
+    let host = server.origin().trim_start_matches("http://");
+    let who = format!(
+        "The authorisation server is `{}`: you log in at `{host}`, and the code goes to `{host}`.\n",
+        server.origin()
+    );
+    assert!(talk(&ran.err).starts_with(&who), "{}", talk(&ran.err));
     assert_discreet(&server, &ran);
 
     let ran = place.run(&["logout", "s"]).await;
@@ -627,6 +678,10 @@ async fn login_and_logout_speak_json() {
     let ran = place.log_in(&["--no-browser", "--format", "json", "--scope", "x", "--scope", "y"]).await;
     let said: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&said["server"], &said["scopes"], &said["renewable"]), (&json!("s"), &json!(["x", "y"]), &json!(true)));
+    let host = server.origin().trim_start_matches("http://");
+    let parties = json!({ "issuer": server.origin(), "authorization_host": host, "token_host": host });
+    assert_eq!(talk(&ran.err).lines().next(), Some(&*parties.to_string()));
+    assert_eq!((&said["issuer"], &said["token_host"]), (&parties["issuer"], &parties["token_host"]));
     assert!(said["expires"].as_str().unwrap().parse::<Timestamp>().is_ok());
     assert_discreet(&server, &ran);
     let said: Value = serde_json::from_str(&place.run(&["logout", "s", "--format", "json"]).await.out).unwrap();
@@ -669,6 +724,21 @@ async fn a_login_that_fails_says_why_and_no_secret() {
     assert_eq!(ran.code, 1);
     assert!(talk(&ran.err).contains("error: the authorisation server says that it is `https://evil.example`"));
     assert_discreet(&server, &ran);
+}
+
+#[tokio::test]
+async fn a_login_that_could_go_astray_says_what_differs_and_names_the_flag() {
+    let server = AuthServer::start(Quirks::default()).await;
+    let metadata = json!({ "token_endpoint": format!("{}/token", server.origin().replace("127.0.0.1", "localhost")) });
+    server.set(|quirks| quirks.metadata = metadata);
+    let place = Place::new(&format!("[mcp_servers.s]\nurl = {:?}\n", server.url()));
+    let ran = place.run(&["login", "s", "--no-browser"]).await;
+    let said = talk(&ran.err);
+    let port = server.origin().rsplit(':').next().unwrap();
+    let differs = format!("the `token_endpoint` of the authorisation server is at `localhost:{port}`, another origin");
+    assert!(ran.code == 1 && said.contains(&differs) && said.contains("`portcullis login s --issuer URL`"), "{said}");
+    let ran = place.log_in(&["--no-browser", "--issuer", server.origin()]).await;
+    assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
 #[tokio::test]

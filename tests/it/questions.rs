@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use portcullis::adapters::mcp::lanes::Lanes;
 use portcullis::config::server_keys::{Lifecycle, Sharing};
+use portcullis::host::fleet::ServerSpec;
 use portcullis::host::session::{Session, SessionCall};
 use portcullis::model::answerable::Answerable;
 use portcullis::model::caller::Caller;
@@ -99,16 +100,22 @@ impl Stage {
     fn under(policies: &Policies, lifecycle: Lifecycle, sharing: Sharing) -> Self {
         let (upstream, ends) = far_ends("far", lifecycle);
         let upstream: Arc<dyn Upstream> = Lanes::of(upstream, sharing, true);
-        let spec = portcullis::host::fleet::ServerSpec {
-            upstream,
-            ..spec(&FakeServer::new("far", &Journal::default(), Vec::new()))
-        };
+        let spec = ServerSpec { upstream, ..spec(&FakeServer::new("far", &Journal::default(), Vec::new())) };
         let specs = BTreeMap::from([("far".to_owned(), spec)]);
         Self { house: House::under(policies, specs, BTreeMap::new()), ends }
     }
 
     pub(crate) fn new(lifecycle: Lifecycle) -> Self {
         Self::under(&Policies::open(&["far"]), lifecycle, Sharing::Process)
+    }
+
+    /// The same on another machine than this one.
+    pub(crate) fn elsewhere(lifecycle: Lifecycle) -> Self {
+        let (upstream, ends) = far_ends("far", lifecycle);
+        let mut spec = ServerSpec { upstream, ..spec(&FakeServer::new("far", &Journal::default(), Vec::new())) };
+        spec.view.local = false;
+        let specs = BTreeMap::from([("far".to_owned(), spec)]);
+        Self { house: House::under(&Policies::open(&["far"]), specs, BTreeMap::new()), ends }
     }
 
     /// Serves the connection that lists.

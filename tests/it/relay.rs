@@ -138,6 +138,21 @@ async fn a_person_is_not_sent_to_an_address_that_is_not_of_the_encrypted_web() {
 }
 
 #[tokio::test]
+async fn only_a_server_of_this_machine_sends_a_person_to_an_address_on_it() {
+    let ask = json!({ "mode": "url", "message": "go", "elicitationId": "e", "url": "http://127.0.0.1:1/x" });
+    let mut stage = Stage::elsewhere(Lifecycle::Legacy);
+    let (mut client, mut far, _request) = called(&mut stage, EVERYTHING).await;
+    far.ask("q", "elicitation/create", ask.clone()).await;
+    let error = far.answer("q").await["error"].take();
+    assert_eq!(error["message"], "the address must be `https`, and of another machine than this one");
+    assert_eq!(client.count_told("elicitation/create").await, 0);
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let (mut client, mut far, _request) = called(&mut stage, EVERYTHING).await;
+    far.ask("q", "elicitation/create", ask).await;
+    assert_eq!(client.told("elicitation/create").await["params"]["url"], "http://127.0.0.1:1/x");
+}
+
+#[tokio::test]
 async fn a_legacy_client_answers_what_a_stateless_server_asks() {
     let mut stage = Stage::new(Lifecycle::Modern);
     let (mut client, mut far, first) = called(&mut stage, r#"{"elicitation":{}}"#).await;

@@ -64,6 +64,28 @@ struct Running {
     pipe: ChildStdin,
 }
 
+impl Running {
+    /// Tells it of all groups; `Err`: it is gone, and none of them was killed.
+    fn briefed(mut self, groups: &BTreeSet<i32>) -> std::io::Result<Self> {
+        let told = groups.iter().try_for_each(|number| self.pipe.write_all(format!("+{number}\n").as_bytes()));
+        match told {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.dismiss();
+                Err(error)
+            }
+        }
+    }
+
+    /// Kills it before its pipe ends, or it would kill every group that it knows.
+    fn dismiss(mut self) {
+        // It may have ended by itself already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        drop(self.pipe);
+    }
+}
+
 impl Guard {
     /// Starts the guard if there is none yet: before the first server, so that no server is without one.
     pub(super) fn stand_by(&mut self) {
@@ -115,23 +137,14 @@ impl Guard {
 
     /// Starts a guard that knows all groups, in the place of the one that is there.
     fn replace(&mut self) {
-        if let Some(Running { mut child, pipe }) = self.running.take() {
-            // Killed before its pipe ends: these groups go on. It may have ended by itself already.
-            let _ = child.kill();
-            let _ = child.wait();
-            drop(pipe);
+        if let Some(running) = self.running.take() {
+            running.dismiss();
         }
         if self.starts >= STARTS {
             return;
         }
         self.starts += 1;
-        let started = start().and_then(|mut running| {
-            for number in &self.groups {
-                running.pipe.write_all(format!("+{number}\n").as_bytes())?;
-            }
-            Ok(running)
-        });
-        match started {
+        match start().and_then(|running| running.briefed(&self.groups)) {
             Ok(running) => self.running = Some(running),
             Err(error) => {
                 self.starts = STARTS;
@@ -217,6 +230,18 @@ mod tests {
         assert_eq!(guard.starts, 2);
         drop(guard.running.take().unwrap().pipe);
         assert!(ended(kept));
+    }
+
+    #[test]
+    fn a_guard_that_cannot_be_told_of_all_groups_is_gone_and_kills_none_of_them() {
+        let running = start().unwrap();
+        let pid = Pid::from_child(&running.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        // More than a pipe holds; no system gives these numbers.
+        let groups: BTreeSet<i32> = (2_000_000_000..2_000_200_000).collect();
+        let error = running.briefed(&groups).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        assert!(rustix::process::test_kill_process(pid).is_err(), "it lives, and knows groups");
     }
 
     #[test]

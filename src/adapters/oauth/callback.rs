@@ -9,9 +9,10 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use url::Url;
 
 use super::http::Refusal;
@@ -23,8 +24,10 @@ const PATH: &str = "/callback";
 const MAX_CONNECTIONS: usize = 16;
 /// The largest head of a request, in bytes: a code may be long, and browsers send cookies of other local servers along.
 const MAX_HEAD: usize = 32 * 1024;
-/// How long a connection may take.
-const CONNECTION: Duration = Duration::from_secs(10);
+/// How long a request may take to arrive.
+const REQUEST: Duration = Duration::from_secs(10);
+/// How long sending a page may take.
+const PAGE: Duration = Duration::from_secs(2);
 
 /// The listener, before anybody knows of it.
 pub(super) struct Listener {
@@ -59,12 +62,12 @@ impl Listener {
         loop {
             tokio::select! {
                 accepted = self.listener.accept(), if open.len() < MAX_CONNECTIONS => match accepted {
-                    Ok((stream, _)) => _ = open.spawn(tokio::time::timeout(CONNECTION, serve(stream, state.clone()))),
+                    Ok((stream, _)) => _ = open.spawn(serve(stream, state.clone())),
                     // Too many open files, or a client that has gone already: neither is the end.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 },
                 Some(done) = open.join_next() => {
-                    if let Ok(Ok(Ok(Some(callback)))) = done {
+                    if let Ok(Some(callback)) = done {
                         return callback;
                     }
                 }
@@ -74,21 +77,13 @@ impl Listener {
 }
 
 /// Answers one request; `Some` if it was the one.
-async fn serve(mut stream: TcpStream, state: std::sync::Arc<str>) -> io::Result<Option<Callback>> {
-    let mut head = Vec::new();
-    let mut buffer = [0; 4096];
-    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
-        match stream.read(&mut buffer).await? {
-            0 => return Ok(None),
-            n if head.len() + n > MAX_HEAD => {
-                answer(&mut stream, "431 Request Header Fields Too Large", "This request is too large.").await?;
-                return Ok(None);
-            }
-            n => head.extend_from_slice(buffer.get(..n).unwrap_or_default()),
-        }
-    }
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let (status, text, callback) = match judge(&String::from_utf8_lossy(line), &state) {
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, state: std::sync::Arc<str>) -> Option<Callback> {
+    let judged = match timeout(REQUEST, request_line(&mut stream)).await {
+        Ok(Ok(Some(line))) => judge(&line, &state),
+        Ok(Ok(None)) => Judged::TooLarge,
+        Ok(Err(_)) | Err(_) => return None,
+    };
+    let (status, text, callback) = match judged {
         Judged::Callback(callback @ Callback::Code { .. }) => {
             ("200 OK", "The answer has arrived. You can close this window and go back to the terminal.", Some(callback))
         }
@@ -97,10 +92,27 @@ async fn serve(mut stream: TcpStream, state: std::sync::Arc<str>) -> io::Result<
         }
         Judged::NotFound => ("404 Not Found", "There is nothing here.", None),
         Judged::BadMethod => ("405 Method Not Allowed", "Only GET is answered.", None),
+        Judged::TooLarge => ("431 Request Header Fields Too Large", "This request is too large.", None),
         Judged::Wrong => ("400 Bad Request", "This is not the answer to the login that is waited for.", None),
     };
-    answer(&mut stream, status, text).await?;
-    Ok(callback)
+    // A code can be used once, and the person has consented: it counts whether or not anybody waits for the page.
+    let _ = timeout(PAGE, answer(&mut stream, status, text)).await;
+    callback
+}
+
+/// Reads the head of a request and returns its first line; `None`: it is too large.
+async fn request_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<String>> {
+    let mut head = Vec::new();
+    let mut buffer = [0; 4096];
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        match stream.read(&mut buffer).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n if head.len() + n > MAX_HEAD => return Ok(None),
+            n => head.extend_from_slice(buffer.get(..n).unwrap_or_default()),
+        }
+    }
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    Ok(Some(String::from_utf8_lossy(line).into_owned()))
 }
 
 /// What a request line comes to.
@@ -108,6 +120,7 @@ enum Judged {
     Callback(Callback),
     NotFound,
     BadMethod,
+    TooLarge,
     Wrong,
 }
 
@@ -143,7 +156,7 @@ fn judge(line: &str, state: &str) -> Judged {
 }
 
 /// Sends a page and closes. The page loads nothing, is kept by nobody, and tells no other page where it was.
-async fn answer(stream: &mut TcpStream, status: &str, text: &str) -> io::Result<()> {
+async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: &str, text: &str) -> io::Result<()> {
     let page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Portcullis</title><p>{text}</p></html>\n"
     );
@@ -168,6 +181,7 @@ mod tests {
             Judged::Callback(Callback::Refused(_)) => "refused",
             Judged::NotFound => "not found",
             Judged::BadMethod => "method",
+            Judged::TooLarge => "too large",
             Judged::Wrong => "wrong",
         }
     }
@@ -192,5 +206,13 @@ mod tests {
             assert_eq!(judged(wrong), "wrong", "{wrong}");
         }
         assert!(matches!(judge("POST /callback?code=c&state=right HTTP/1.1", "right"), Judged::BadMethod));
+    }
+
+    #[tokio::test]
+    async fn a_code_counts_although_the_browser_has_closed_before_its_page() {
+        let (mut browser, stream) = tokio::io::duplex(1024);
+        browser.write_all(b"GET /callback?code=c&state=right HTTP/1.1\r\n\r\n").await.unwrap();
+        drop(browser);
+        assert!(matches!(serve(stream, "right".into()).await, Some(Callback::Code { .. })));
     }
 }

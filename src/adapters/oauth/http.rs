@@ -19,7 +19,8 @@ use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientError, OAuthHttpClie
 use serde::Deserialize;
 use url::{Url, form_urlencoded};
 
-use super::target::{is_loopback, is_safe, place};
+use super::target::place;
+use crate::model::here::{is_private, may_be_here};
 use crate::model::text::{seconds, shown};
 
 /// How long one exchange may take, from connecting to the last byte.
@@ -190,7 +191,7 @@ impl Talk {
 
     /// Whether this URL is talked to at all.
     pub(super) fn allows(&self, url: &Url) -> bool {
-        is_safe(url) && (self.local || !is_loopback(url))
+        is_private(url) && (self.local || !may_be_here(url))
     }
 
     /// Posts a form, with the client's id and secret if it has one; returns whether the answer was a success. For what the
@@ -317,6 +318,7 @@ mod tests {
         assert!(allows(false, "https://a.example/x") && allows(true, "https://a.example/x"));
         assert!(allows(true, "http://127.0.0.1:1/x") && !allows(false, "http://127.0.0.1:1/x"));
         assert!(!allows(false, "https://localhost/x"));
+        assert!(!allows(false, "https://a.localhost/x") && !allows(false, "https://0.0.0.0/x"));
         assert!(!allows(true, "http://a.example/x") && !allows(true, "ftp://127.0.0.1/x"));
     }
 }

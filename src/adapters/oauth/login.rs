@@ -1,8 +1,8 @@
 //! A login: find the authorisation server, become a client of it, send the person there, change the code for tokens.
 //!
 //! The protocol is the library's (RFC 9728, 8414, OpenID discovery, 7591, 7636, 8707, 9207). Added here: PKCE with S256
-//! must be announced, every endpoint must be https (or http within this machine), the resource is the configured one, each
-//! step ends in time, and errors are ours, since those of the library quote what the server sent.
+//! must be announced, every endpoint must be https (or http within this machine) and belong to the issuer, the resource is the
+//! configured one, each step ends in time, and errors are ours, since those of the library quote what the server sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use url::Url;
 
 use super::callback::{Callback, Listener};
 use super::http::{Failure, HttpError, Refusal, Talk};
+use super::parties::Parties;
 use super::record::{BadToken, Client, Issuer, Record, Tokens, client_secret, is_scope};
 use super::store::StoreError;
 use super::target::{Target, place};
@@ -63,6 +64,30 @@ pub enum LoginError {
         /// The URL, without its query.
         url: String,
     },
+    /// The person or the code would go to somebody else than the issuer.
+    #[error(
+        "the `{key}` of the authorisation server is at `{host}`, another origin than its issuer `{issuer}`, and it does \
+         not promise to say who answers: a login could end up in other hands"
+    )]
+    Apart {
+        /// The endpoint's key in the metadata.
+        key: &'static str,
+        /// Where it is.
+        host: String,
+        /// Whose it should be.
+        issuer: String,
+    },
+    /// Not the one that the person named.
+    #[error("the authorisation server is `{received}`, not `{expected}` as expected")]
+    Unexpected {
+        /// Whom the person named.
+        expected: String,
+        /// Who it is.
+        received: String,
+    },
+    /// The browser came back from nobody knows whom.
+    #[error("the browser's answer does not name its issuer, as `{0}` promised: it may be another's")]
+    Nameless(String),
     /// A code that is overheard could be used by others.
     #[error("the authorisation server does not announce PKCE with S256, without which a code can be stolen")]
     NoPkce,
@@ -119,6 +144,7 @@ pub struct Login {
     talk: Arc<Talk>,
     manager: AuthorizationManager,
     metadata: AuthorizationMetadata,
+    parties: Parties,
     listener: Listener,
     client: Client,
     url: Url,
@@ -128,16 +154,27 @@ pub struct Login {
 }
 
 impl Login {
-    /// Finds the authorisation server and becomes its client. `scopes`: instead of those of the configuration.
+    /// Finds the authorisation server and becomes its client. `scopes`: instead of those of the configuration. `issuer`: the
+    /// one that the person expects; then its endpoints may be of other hosts.
     ///
     /// # Errors
     /// [`LoginError`].
-    pub async fn begin(logins: &Logins, target: &Target, scopes: &[String]) -> Result<Self, LoginError> {
+    pub async fn begin(
+        logins: &Logins,
+        target: &Target,
+        scopes: &[String],
+        issuer: Option<&Url>,
+    ) -> Result<Self, LoginError> {
         let slow = |_| LoginError::Slow { step: "search for the authorisation server", after: PREPARE };
-        timeout(PREPARE, Box::pin(Self::prepare(logins, target, scopes))).await.map_err(slow)?
+        timeout(PREPARE, Box::pin(Self::prepare(logins, target, scopes, issuer))).await.map_err(slow)?
     }
 
-    async fn prepare(logins: &Logins, target: &Target, scopes: &[String]) -> Result<Self, LoginError> {
+    async fn prepare(
+        logins: &Logins,
+        target: &Target,
+        scopes: &[String],
+        issuer: Option<&Url>,
+    ) -> Result<Self, LoginError> {
         let listener = Listener::open().await.map_err(LoginError::Listen)?;
         let talk = Talk::new(&logins.http, target.is_local());
         const SEARCH: &str = "search for the authorisation server";
@@ -149,7 +186,7 @@ impl Login {
             return Err(LoginError::NoMetadata);
         }
         let metadata = found.metadata;
-        check(&metadata, &talk)?;
+        let parties = check(&metadata, &talk, issuer)?;
         manager.set_metadata(metadata.clone());
         let scopes = match (scopes, &target.scopes) {
             ([], Some(configured)) => configured.clone(),
@@ -168,13 +205,19 @@ impl Login {
         set_param(&mut url, "resource", &resource);
         talk.set_resource(&resource);
         let (logins, target) = (logins.clone(), target.clone());
-        Ok(Self { logins, target, talk, manager, metadata, listener, client, url, state, resource, scopes })
+        Ok(Self { logins, target, talk, manager, metadata, parties, listener, client, url, state, resource, scopes })
     }
 
     /// Returns where the person has to go. Holds the state and the challenge, which are no secrets from this user.
     #[must_use]
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// Returns who takes part. A person is told before they go there.
+    #[must_use]
+    pub fn parties(&self) -> &Parties {
+        &self.parties
     }
 
     /// Waits until the browser comes back, at most `patience`, and keeps the tokens.
@@ -217,7 +260,12 @@ async fn exchange(
     issuer: Option<&str>,
 ) -> Result<serde_json::Value, LoginError> {
     let answer = manager.exchange_code_for_token_with_issuer(code.expose(), state, issuer).await;
-    let answer = answer.map_err(|error| failed(talk, error, "exchange of the code"))?;
+    let answer = answer.map_err(|error| match error {
+        AuthError::AuthorizationServerMissingIssuer { expected_issuer } => {
+            LoginError::Nameless(shown(&expected_issuer, 200))
+        }
+        error => failed(talk, error, "exchange of the code"),
+    })?;
     serde_json::to_value(&answer).map_err(|_| LoginError::Answer("exchange of the code"))
 }
 
@@ -248,22 +296,24 @@ async fn client(
 }
 
 /// What must hold of metadata before anything is sent on its word.
-fn check(metadata: &AuthorizationMetadata, talk: &Talk) -> Result<(), LoginError> {
-    let endpoints = [
+fn check(metadata: &AuthorizationMetadata, talk: &Talk, expected: Option<&Url>) -> Result<Parties, LoginError> {
+    let texts = [
         ("authorization_endpoint", Some(metadata.authorization_endpoint.as_str())),
         ("token_endpoint", Some(metadata.token_endpoint.as_str())),
         ("registration_endpoint", metadata.registration_endpoint.as_deref()),
         ("revocation_endpoint", text(metadata, "revocation_endpoint")),
     ];
-    for (key, text) in endpoints.into_iter().filter_map(|(key, text)| text.map(|text| (key, text))) {
-        let url = Url::parse(text).ok();
-        if !url.as_ref().is_some_and(|url| talk.allows(url)) {
-            let url = url.map_or_else(|| "no URL".to_owned(), |url| place(&url));
-            return Err(LoginError::Endpoint { key, url });
+    let mut endpoints = Vec::new();
+    for (key, text) in texts.into_iter().filter_map(|(key, text)| text.map(|text| (key, text))) {
+        match Url::parse(text) {
+            Ok(url) if talk.allows(&url) => endpoints.push((key, url)),
+            Ok(url) => return Err(LoginError::Endpoint { key, url: place(&url) }),
+            Err(_) => return Err(LoginError::Endpoint { key, url: "no URL".to_owned() }),
         }
     }
+    let parties = Parties::of(metadata, &endpoints, expected)?;
     let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
-    if methods.iter().any(|method| method == "S256") { Ok(()) } else { Err(LoginError::NoPkce) }
+    if methods.iter().any(|method| method == "S256") { Ok(parties) } else { Err(LoginError::NoPkce) }
 }
 
 fn issuer_of(metadata: &AuthorizationMetadata) -> Issuer {

@@ -1,11 +1,12 @@
 //! What a login is for: one HTTP server, as it is configured.
 
-use url::{Host, Url};
+use url::Url;
 
 use crate::config::server::{HttpTarget, ResolvedServer, Transport};
 use crate::config::server_keys::Auth;
 use crate::config::template::MissingVariable;
 use crate::model::digest::Digest;
+use crate::model::here::{is_loopback, is_private};
 use crate::model::name::ServerName;
 use crate::model::text::shown;
 use crate::model::tool::ServerIdentity;
@@ -92,7 +93,7 @@ impl Target {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(bad("holds a name or password, which are not used with OAuth"));
         }
-        if !is_safe(&url) {
+        if !is_private(&url) {
             return Err(bad(
                 "must begin with https:// (or http:// on this machine), or a token could be read on its way",
             ));
@@ -133,24 +134,6 @@ fn own_token(http: &HttpTarget) -> Option<String> {
     }
     let fixed = http.headers.keys().find(names_it).map(|name| format!("http_headers.{name}"));
     fixed.or_else(|| http.env_headers.keys().find(names_it).map(|name| format!("env_http_headers.{name}")))
-}
-
-/// Whether what is sent to this URL can be read by nobody else: https, or http that does not leave the machine.
-pub(super) fn is_safe(url: &Url) -> bool {
-    match url.scheme() {
-        "https" => url.host().is_some(),
-        "http" => is_loopback(url),
-        _ => false,
-    }
-}
-
-pub(super) fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
-        None => false,
-    }
 }
 
 /// A URL for people: without its query, which may hold a secret.

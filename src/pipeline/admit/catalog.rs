@@ -46,6 +46,8 @@ pub struct ServerView {
     pub may_relax: bool,
     /// Whether its calls may run in parallel without a read-only hint.
     pub parallel: bool,
+    /// Whether it runs on this machine: only then may it send a person's browser to an address here.
+    pub local: bool,
     /// The plugin that provides it.
     pub plugin: Option<String>,
     /// The places that a call of it needs, all of them.

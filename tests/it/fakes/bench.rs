@@ -36,7 +36,14 @@ pub(crate) fn names() -> Names {
 }
 
 pub(crate) fn view() -> ServerView {
-    ServerView { tool_timeout: TOOL_TIMEOUT, may_relax: true, parallel: false, plugin: None, slots: Vec::new() }
+    ServerView {
+        tool_timeout: TOOL_TIMEOUT,
+        may_relax: true,
+        parallel: false,
+        local: true,
+        plugin: None,
+        slots: Vec::new(),
+    }
 }
 
 /// Servers that are always ready; notes what was marked dirty.

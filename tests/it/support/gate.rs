@@ -313,6 +313,7 @@ impl Bench {
                 tool_timeout: Duration::from_secs(600),
                 may_relax: true,
                 parallel: true,
+                local: true,
                 plugin: None,
                 slots: Vec::new(),
             },

@@ -2,12 +2,12 @@
 //!
 //! Header values may be secrets: they are marked so, and no text here holds one.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use url::{Host, Url};
+use url::Url;
 
+use crate::model::here::is_private;
 use crate::model::secret::Secret;
 use crate::model::text;
 use crate::ports::credentials::Credentials;
@@ -120,7 +120,7 @@ impl Endpoint {
             (None, Some(login)) if !configured => Proof::Login(login),
             (None, _) => Proof::Nothing,
         };
-        if url.scheme() == "http" && !is_loopback(&url) && (!headers.is_empty() || matches!(proof, Proof::Fixed(_))) {
+        if !is_private(&url) && (!headers.is_empty() || matches!(proof, Proof::Fixed(_))) {
             return Err(BadEndpoint::Plain(host(&url)));
         }
         Ok(Self { url, headers, proof })
@@ -128,7 +128,7 @@ impl Endpoint {
 
     /// Whether a token may be sent there.
     pub(super) fn is_private(&self) -> bool {
-        self.url.scheme() == "https" || is_loopback(&self.url)
+        is_private(&self.url)
     }
 }
 
@@ -172,19 +172,6 @@ pub(super) fn host(url: &Url) -> String {
     text::shown(&shown, 256)
 }
 
-/// Whether an address is this machine's own.
-pub(super) fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => {
-            let name = name.strip_suffix('.').unwrap_or(name);
-            name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
-        }
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => IpAddr::V6(address).to_canonical().is_loopback(),
-        None => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,10 +213,13 @@ mod tests {
         assert!(why(&given("http://example.test/", &[("X-Key", "hush")], None)).contains("plain `http`"));
         assert!(why(&given("http://example.test/", &[], Some("hush"))).contains("plain `http`"));
         assert_eq!(why(&given("http://example.test/", &[], None)), "");
-        for ours in ["http://127.0.0.1:1/", "http://[::1]/", "http://localhost/", "http://a.LOCALHOST./"] {
+        for ours in ["http://127.0.0.1:1/", "http://[::1]/", "http://localhost/"] {
             assert_eq!(why(&given(ours, &[], Some("hush"))), "", "{ours}");
         }
-        assert!(!is_loopback(&Url::parse("http://localhost.example.test").unwrap()));
+        // A name that a resolver may ask the network for.
+        for theirs in ["http://localhost.example.test/", "http://a.localhost/", "http://localhost./"] {
+            assert!(why(&given(theirs, &[], Some("hush"))).contains("plain `http`"), "{theirs}");
+        }
     }
 
     #[test]
