@@ -42,10 +42,10 @@ pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble>
 /// Whether a line of this origin holds nothing that passes through us; no filter may turn the others on.
 ///
 /// Ours never quote. Of the libraries below us the one for the protocol quotes whole messages at every level, warnings
-/// included (whatever matters of them is reported by us); those for HTTP and TLS tell headers and addresses below `warn`.
+/// included, and the one for certificates speaks of no server (whatever matters of them is reported by us); those for HTTP and TLS tell headers and addresses below `warn`.
 fn discreet(target: &str, level: Level) -> bool {
     let of = |name: &str| target == name || target.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
-    of("portcullis") || (!of("rmcp") && level <= Level::WARN)
+    of("portcullis") || (!of("rmcp") && !of("rustls_platform_verifier") && level <= Level::WARN)
 }
 
 #[cfg(test)]
@@ -57,6 +57,7 @@ mod tests {
         assert!(discreet("portcullis::upstream", Level::TRACE));
         for level in [Level::ERROR, Level::WARN, Level::TRACE] {
             assert!(!discreet("rmcp::service::client", level) && !discreet("rmcp", level));
+            assert!(!discreet("rustls_platform_verifier::verification::others", level));
         }
         assert!(discreet("hyper::proto", Level::WARN) && !discreet("hyper::proto", Level::DEBUG));
         assert!(!discreet("portcullis_of_somebody_else", Level::INFO));

@@ -21,6 +21,7 @@ use crate::model::caller::{Caller, SessionId};
 use crate::model::digest::Digest;
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::revision::ConnectionId;
+use crate::model::text;
 use crate::model::tool::ServerIdentity;
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
@@ -166,6 +167,8 @@ pub(super) struct Server {
     pub(super) problems: Arc<Mutex<Vec<String>>>,
     pub(super) events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     pub(super) live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
+    /// Why a call to it failed last, until one succeeds.
+    failing: Mutex<Option<String>>,
     required: bool,
     local: bool,
     startup_timeout: Duration,
@@ -305,6 +308,19 @@ impl Fleet {
         self.shared.logs.subscribe()
     }
 
+    /// Says why a call to a server failed on its way: each reason once, until a call succeeds.
+    pub(super) fn call_ended(&self, name: &ServerName, failed: Option<&str>) {
+        let Some(server) = self.servers.get(name) else { return };
+        let mut failing = server.failing.lock();
+        if failing.as_deref() == failed {
+            return;
+        }
+        *failing = failed.map(str::to_owned);
+        if let Some(why) = failed {
+            tracing::warn!(server = %name, why = %text::shown(why, 512), "a call failed on its way");
+        }
+    }
+
     /// Ends all servers and waits until they are gone.
     pub async fn stop(&self) {
         self.shared.stop.cancel();
@@ -328,6 +344,7 @@ impl Server {
             problems: Arc::default(),
             events: Arc::default(),
             live: Arc::default(),
+            failing: Mutex::default(),
             required: false,
             local: false,
             startup_timeout,

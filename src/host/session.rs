@@ -10,6 +10,7 @@ use super::Host;
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
+use crate::model::outcome::{Code, Outcome};
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::dispatch::meta::TurnInfo;
@@ -159,6 +160,16 @@ impl Session {
     pub async fn call(&self, call: SessionCall) -> Finished {
         let target = call.target.clone();
         let finished = self.host.pipeline().run(self.request(call)).await;
+        if let Some(server) = &target.server {
+            match finished.clean.outcome() {
+                Outcome::Failed(failure) if matches!(failure.code, Code::NotSent | Code::Ambiguous) => {
+                    self.host.fleet().call_ended(server, Some(failure.detail.as_deref().unwrap_or(&failure.message)));
+                }
+                Outcome::Answered | Outcome::ToolError => self.host.fleet().call_ended(server, None),
+                // The others are no matter of the way, or are told elsewhere.
+                Outcome::Failed(_) => {}
+            }
+        }
         if let (Some(digest), Some(reference)) = (finished.shown, target.resolved()) {
             // The stale answer has served the new definition.
             self.served.lock().digests.insert(reference, digest);

@@ -34,8 +34,9 @@ pub trait Upstream: Send + Sync {
 }
 
 /// Why a server could not be started. The text names the cause and, where there is one, the setting to change.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
-#[serde(tag = "reason", content = "text", rename_all = "kebab-case")]
+///
+/// Serialised as its `reason`, a word, and its text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartFailure {
     /// The program could not be run.
     #[error("could not start: {0}")]
@@ -46,6 +47,9 @@ pub enum StartFailure {
     /// The connection ended after it had been ready.
     #[error("the connection ended: {0}")]
     Ended(String),
+    /// The server could not be reached, or did not let us in.
+    #[error("no connection: {0}")]
+    Unreachable(String),
     /// The handshake failed.
     #[error("handshake failed: {0}")]
     Handshake(String),
@@ -58,6 +62,34 @@ pub enum StartFailure {
     /// This kind of server is not served here.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl StartFailure {
+    /// Returns the word for the kind of failure.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Spawn(_) => "spawn",
+            Self::Exited(_) => "exited",
+            Self::Ended(_) => "ended",
+            Self::Unreachable(_) => "unreachable",
+            Self::Handshake(_) => "handshake",
+            Self::Timeout(_) => "timeout",
+            Self::List(_) => "list",
+            Self::Unsupported(_) => "unsupported",
+        }
+    }
+}
+
+impl Serialize for StartFailure {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+
+        let mut out = serializer.serialize_struct("StartFailure", 2)?;
+        out.serialize_field("reason", self.reason())?;
+        out.serialize_field("text", &self.to_string())?;
+        out.end()
+    }
 }
 
 /// Why the tools of a server could not be listed. Limits: catalog-dispatch 2.1 rule 8.

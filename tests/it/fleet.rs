@@ -312,7 +312,7 @@ async fn a_server_that_cannot_be_restarted_is_taken_out_and_says_why() {
     ready(&house).await;
     let status = serde_json::to_value(status(&house, "files")).unwrap();
     let wanted = serde_json::json!({
-        "server": "files", "state": "failed", "reason": "exited", "text": "its disk is gone", "tools": 0,
+        "server": "files", "state": "failed", "reason": "exited", "text": "ended during start-up: its disk is gone", "tools": 0,
     });
     assert_eq!(status, wanted);
 }

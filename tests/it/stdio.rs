@@ -63,7 +63,7 @@ async fn pitfall_4_an_answer_of_any_shape_reaches_the_client_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn pitfalls_5_and_6_progress_arrives_whole_in_order_and_before_its_answer() {
+async fn pitfall_5_and_6_progress_arrives_whole_in_order_and_before_its_answer() {
     let mut served = Served::greeted(&server("s", "", ""), &[]).await;
     lives(&mut served, "s").await;
     for (id, tool, steps) in [("a", "slow", 200), ("b", "together", 200), ("c", "together", 1), ("d", "slow", 1)] {

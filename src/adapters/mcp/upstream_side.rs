@@ -440,6 +440,47 @@ fn request_line(number: i64, outbound: &Outbound) -> Result<String, TransportFau
 mod tests {
     use super::*;
 
+    struct Nobody;
+
+    impl UpstreamEvents for Nobody {
+        fn tools_changed(&self, _: ConnectionId) {}
+        fn log(&self, _: UpstreamLog) {}
+        fn closed(&self, _: ConnectionId, _: &str) {}
+    }
+
+    #[derive(Default)]
+    struct Steps(Mutex<Vec<f64>>);
+
+    impl ProgressSink for Steps {
+        fn progress(&self, progress: Progress) {
+            self.0.lock().push(progress.progress);
+        }
+    }
+
+    #[test]
+    fn pitfall_6_progress_and_an_answer_that_come_before_the_request_is_through_are_its_own() {
+        use rmcp::model::{CustomRequest, NumberOrString};
+
+        let side = Arc::new(UpstreamSide::new("s", ConnectionId(1), Arc::new(Nobody)));
+        let (steps, slot) = (Arc::<Steps>::default(), Slot::default());
+        let progress: Arc<dyn ProgressSink> = steps.clone();
+        let (slot_of, progress) = (slot.clone(), Some(progress));
+        let params = Arc::new(Map::new());
+        let outbound = Outbound { method: "tools/call", params, slot: slot_of, progress, asker: None };
+        let mut request = CustomRequest::new("tools/call", None);
+        request.extensions_mut().insert(outbound);
+        let message = JsonRpcMessage::request(ClientRequest::CustomRequest(request), NumberOrString::Number(7));
+        // The line exists, and nothing has been written yet.
+        let line = RoleClient::outgoing(&side, message).unwrap().unwrap();
+        assert!(line.contains(r#""progressToken":7"#), "{line}");
+        let arrival = Arrival::new(super::super::transport::WayBack::Other(Arc::new(|_| {})), None);
+        let step = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":1}}"#;
+        RoleClient::incoming(&side, step, &arrival);
+        RoleClient::incoming(&side, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#, &arrival);
+        assert_eq!(*steps.0.lock(), [1.0]);
+        assert_eq!(*slot.lock(), Some(RawAnswer::Result("{}".into())));
+    }
+
     #[test]
     fn the_data_of_a_log_message_is_cut_and_says_so() {
         for raw in [format!("\"{}\"", "é".repeat(1 << 20)), format!("[{}0]", "0,".repeat(1 << 20))] {

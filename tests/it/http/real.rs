@@ -169,6 +169,12 @@ async fn works(modern: bool) -> (Arc<dyn Connection>, Arc<Told>, Real, HttpServe
     let counts: Vec<f64> = seen.all().iter().map(|progress| progress.progress).collect();
     assert_eq!(counts, (1..=100).map(f64::from).collect::<Vec<_>>());
 
+    // What belongs to the hop stays on it; who the server is stands under our own key.
+    let Ok(Answer::Result(result)) = call(&connection, "count").await else { panic!("no result") };
+    let text = result.verbatim().unwrap();
+    assert!(!text.contains("resultType") && !text.contains("io.modelcontextprotocol/serverInfo"), "{text}");
+    assert_eq!(text.contains("portcullis/serverInfo"), modern, "{text}");
+
     let call = start(&connection, "hang").await;
     real.hanging.acquire().await.unwrap().forget();
     call.cancel("enough").await;
@@ -178,7 +184,7 @@ async fn works(modern: bool) -> (Arc<dyn Connection>, Arc<Told>, Real, HttpServe
 }
 
 #[tokio::test]
-async fn pitfall_5_15_an_rmcp_server_of_the_older_era_works_whole() {
+async fn pitfall_1_5_15_an_rmcp_server_of_the_older_era_works_whole() {
     let (connection, told, _real, _server) = works(false).await;
     // Another session's call is in flight: the stream says whose question it is.
     let other = OutgoingCall { caller: Caller::local("other"), ..outgoing("hang") };
@@ -192,7 +198,7 @@ async fn pitfall_5_15_an_rmcp_server_of_the_older_era_works_whole() {
 }
 
 #[tokio::test]
-async fn pitfall_5_15_an_rmcp_server_of_the_stateless_era_works_whole() {
+async fn pitfall_1_5_15_an_rmcp_server_of_the_stateless_era_works_whole() {
     let (connection, told, real, _server) = works(true).await;
     let asking = OutgoingCall { questions: Some(Arc::new(Accepts)), ..outgoing("ask") };
     assert_eq!(said(end(connection.hand_over(asking).await.unwrap()).await), "\"accept\" state");

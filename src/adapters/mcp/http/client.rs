@@ -259,6 +259,10 @@ pub(super) fn causes(error: reqwest::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
     while let Some(error) = cause {
+        // The causes of this one are a dump of its fields, and the layers above say nothing more.
+        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
+            return certificate(why);
+        }
         let text = error.to_string();
         // Wrappers say that there was a request, or repeat what they wrap.
         let wraps = error.source().is_some() && WRAPPERS.iter().any(|wrapper| text.starts_with(wrapper));
@@ -268,6 +272,25 @@ pub(super) fn causes(error: reqwest::Error) -> String {
         cause = error.source();
     }
     said.join(": ")
+}
+
+/// Says why a certificate is not trusted, and what can be done about it.
+fn certificate(why: &rustls::CertificateError) -> String {
+    use rustls::CertificateError as Why;
+
+    let advice = "add its authority to the roots of the system, or name it with `SSL_CERT_FILE`";
+    match why {
+        Why::Expired | Why::ExpiredContext { .. } => "the certificate of the server has expired".to_owned(),
+        Why::NotValidYet | Why::NotValidYetContext { .. } => {
+            "the certificate of the server is not valid yet; is the clock of this machine right?".to_owned()
+        }
+        Why::Revoked => "the certificate of the server was revoked".to_owned(),
+        Why::NotValidForName | Why::NotValidForNameContext { .. } => {
+            "the certificate of the server is for another name than that of the `url`".to_owned()
+        }
+        Why::UnknownIssuer => format!("the certificate of the server is of an authority that is not trusted; {advice}"),
+        _ => format!("the certificate of the server does not verify; {advice}"),
+    }
 }
 
 /// Returns a parameter of a challenge.

@@ -15,6 +15,9 @@ const MAX_REFUSAL: usize = 1024 * 1024;
 /// JSON-RPC: the server does not know the method.
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 
+/// What a server that answers 400 says of a session that it does not know.
+const FORGOTTEN: [&str; 4] = ["session id", "session not found", "invalid session", "unknown session"];
+
 /// An answer.
 pub(super) enum Reply {
     /// The server took it, and says nothing.
@@ -57,7 +60,10 @@ impl Reply {
             return Ok(Self::Refused(Refusal { status, shown, body }));
         }
         let unusable = |what: &str| {
-            Failure::Unusable(format!("the server answered {status}{}, which is {what}", typed(kind.as_deref())))
+            Failure::Unusable(format!(
+                "the server answered {status}{}, which is {what}; is its `url` that of an MCP endpoint?",
+                typed(kind.as_deref())
+            ))
         };
         match kind.as_deref() {
             Some(EVENT_STREAM) => Ok(Self::Stream(response)),
@@ -92,11 +98,14 @@ impl Refusal {
             StatusCode::NOT_FOUND => {
                 id.and_then(|id| self.error(id)).is_none_or(|error| code(error) != Some(METHOD_NOT_FOUND))
             }
+            // What some SDKs answer instead. A tool that speaks of a session of its own must not be run twice: code and
+            // words have to be those of a transport.
             StatusCode::BAD_REQUEST => self.body.as_deref().is_some_and(|body| {
                 let envelope = Envelope::parse(body).ok();
-                let message =
-                    envelope.as_ref().and_then(|envelope| envelope.failure()).and_then(|raw| message(raw.get()));
-                message.is_some_and(|message| message.to_ascii_lowercase().contains("session"))
+                let error = envelope.as_ref().and_then(|envelope| envelope.failure()).map(|raw| raw.get());
+                let of_transport = error.and_then(code).is_some_and(|code| [-32000, -32001].contains(&code));
+                let said = error.and_then(message).unwrap_or_default().to_ascii_lowercase();
+                of_transport && FORGOTTEN.iter().any(|words| said.contains(words))
             }),
             _ => false,
         }
@@ -119,7 +128,14 @@ impl Refusal {
 
     /// Returns the failure that it is.
     pub(super) fn failure(&self) -> Failure {
-        let why = format!("the server answered {}", self.shown);
+        let advice = match self.status {
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+                "; is the path of its `url` right? many end in `/mcp`"
+            }
+            StatusCode::FORBIDDEN => "; what it is given as token or headers does not let us in",
+            _ => "",
+        };
+        let why = format!("the server answered {}{advice}", self.shown);
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::FORBIDDEN => Failure::NotSent(why),
             // A server that failed, or one in between, does not say how far it came.

@@ -86,6 +86,7 @@ impl Upstream for HttpUpstream {
         let connecting = async { Ok(self.opening(events).await?.shake_hands().await) };
         match timeout_at(deadline, connecting).await {
             Ok(Ok(Ok(opened))) => Ok(opened.supervise(None)),
+            Ok(Ok(Err(failure))) if failure.closed => Err(StartFailure::Unreachable(failure.why)),
             Ok(Ok(Err(failure))) => Err(StartFailure::Handshake(failure.why)),
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(StartFailure::Timeout(patience)),
