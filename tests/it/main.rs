@@ -25,6 +25,7 @@ mod layers;
 mod lifecycle;
 mod oauth;
 mod order;
+mod principals;
 mod questions;
 mod relay;
 mod seen;

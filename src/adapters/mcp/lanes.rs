@@ -134,7 +134,7 @@ impl Laned {
         }
         *place = None;
         let events = Arc::clone(&lane.heard) as Arc<dyn UpstreamEvents>;
-        let connection = self.upstream.connect(deadline, events).await?;
+        let connection = self.upstream.connect_for(&lane.heard.audience, deadline, events).await?;
         match connection.list(deadline).await {
             Ok(listing) => {
                 *place = Some(Open { defined: defined(&listing), connection });
