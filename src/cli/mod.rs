@@ -16,6 +16,7 @@ mod logout;
 mod logs;
 mod serve;
 mod setup;
+mod stdio;
 mod terminal;
 mod tools;
 mod trust;

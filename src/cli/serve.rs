@@ -6,7 +6,7 @@ use portcullis::host::user::local_caller;
 
 use super::args::Global;
 use super::exit::{Exit, Trouble};
-use super::setup;
+use super::{setup, stdio};
 
 /// Serves until the client or a signal ends it.
 pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
@@ -21,7 +21,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
     let options = ServeOptions { shutdown, ..ServeOptions::default() };
-    let served = gateway::serve(host, local_caller(), tokio::io::stdin(), tokio::io::stdout(), options).await;
+    let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
         Ended::Client(why) => tracing::info!(%why, "the client has gone"),
         Ended::Shutdown => tracing::info!("ended by a signal"),

@@ -122,7 +122,7 @@ impl List<'_> {
                 }
             }
             Transport::Http(target) => {
-                self.push(&own("url"), target.url.as_written().to_owned(), layer);
+                self.push(&own("url"), without_query(target.url.as_written()), layer);
                 if let Some(name) = &target.bearer_token_env_var {
                     self.push(&own("bearer_token_env_var"), name.clone(), layer);
                 }
@@ -204,5 +204,23 @@ fn spelled(value: impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         other => other.map(|value| value.to_string()).unwrap_or_default(),
+    }
+}
+/// The address as it may be shown: a query may hold a secret.
+fn without_query(url: &str) -> String {
+    match url.split_once('?') {
+        Some((address, _)) => format!("{address}?{HIDDEN}"),
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_not_shown() {
+        assert_eq!(without_query("https://a.example/mcp?key=hush&b"), "https://a.example/mcp?<set>");
+        assert_eq!(without_query("https://a.example/mcp"), "https://a.example/mcp");
     }
 }

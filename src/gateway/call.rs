@@ -2,10 +2,13 @@
 //!
 //! The arguments go in as the client spelled them (R26), the answer comes out as the upstream spelled it, without header
 //! and truncation (R32). A failure of ours is a result with `isError`; the upstream's protocol error stays one, and arguments
-//! that are no object are one, because such a request has not the shape that the protocol gives it. Each call runs in a task of its own: one that panics is an internal error of that call alone.
+//! that are no object are one, because such a request has not the shape that the protocol gives it. A call that panics is an
+//! internal error of that call alone.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use rmcp::RoleServer;
 use rmcp::model::{ErrorData, RequestId};
 use rmcp::service::RequestContext;
@@ -68,7 +71,9 @@ pub(super) async fn run(
     let _guard = cancel.clone().drop_guard();
 
     let session = Arc::clone(&gate.session);
-    let mut task = gate.calls.spawn(async move { Box::pin(session.call(call)).await });
+    // In this very task: one of its own would cost a change of threads for each call. The tracker knows of it all the same.
+    let running = AssertUnwindSafe(async move { session.call(call).await }).catch_unwind();
+    let mut task = Box::pin(gate.calls.track_future(running));
     let ended = loop {
         tokio::select! {
             biased;
@@ -83,9 +88,9 @@ pub(super) async fn run(
     }
     match ended {
         Ok(finished) => answer(incoming, &finished),
-        Err(error) => {
+        Err(_panic) => {
             // The panic itself is in the log by the panic hook; the item was completed by the call's guard.
-            tracing::error!(panicked = error.is_panic(), id = %shown_id(incoming.client_id()), "a call ended by a defect");
+            tracing::error!(id = %shown_id(incoming.client_id()), "a call ended by a defect");
             let failure = Failure::new(Stage::Call, Code::Internal, "the call ended by a defect of the host");
             respond(incoming, Clean::of_failure(failure).result());
         }

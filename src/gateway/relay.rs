@@ -24,8 +24,10 @@ use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
 const MAX_LINES: usize = 100;
 /// The most characters of a line that are shown.
 const MAX_LINE: usize = 1000;
-/// The longest message of an error of the client that is passed on, in characters.
-const MAX_MESSAGE: usize = 1000;
+/// How deep a form may be nested.
+const MAX_DEPTH: usize = 16;
+/// Codes of a client's error that are passed on; any other becomes an internal error.
+const PASSED_ON: [i64; 5] = [-1, -32600, -32601, -32602, -32603];
 
 /// The server that asks.
 pub(super) struct Asking {
@@ -77,12 +79,19 @@ impl ClientQuestions {
             Some(Value::Object(meta)) => meta,
             _ => Map::new(),
         };
-        meta.retain(|key, _| {
-            key != "progressToken" && !key.starts_with("io.modelcontextprotocol/") && !key.starts_with("portcullis/")
-        });
+        // Clients know our own questions by bare keys, and what belongs to a hop by the protocol's.
+        const RESERVED: [&str; 3] = ["io.modelcontextprotocol/", "portcullis/", "codex/"];
+        meta.retain(|key, _| key.contains('/') && !RESERVED.iter().any(|prefix| key.starts_with(prefix)));
         meta.insert("portcullis/server".to_owned(), Value::from(self.asking.server.as_str()));
         params.insert("_meta".to_owned(), Value::Object(meta));
+        if question.kind == QuestionKind::Sampling {
+            // To the client every server is this one, so it would get the context of all of them.
+            params.shift_remove("includeContext");
+        }
         if question.kind == QuestionKind::Elicitation {
+            if let Some(schema) = params.get_mut("requestedSchema") {
+                readable(schema, 0)?;
+            }
             let message = params.get("message").and_then(Value::as_str).unwrap_or_default();
             let message = format!("The server `{}` asks:\n{}", self.asking.server, lines(message));
             params.insert("message".to_owned(), Value::from(message));
@@ -121,6 +130,37 @@ fn address(url: &Value, local: bool) -> Result<(), NoAnswer> {
     if fine && url.username().is_empty() && url.password().is_none() { Ok(()) } else { Err(bad()) }
 }
 
+/// Makes what a person reads of a form fit to be read. What goes back as it is, keys and values, must be so already.
+fn readable(schema: &mut Value, depth: usize) -> Result<(), NoAnswer> {
+    let odd = |text: &str| text.chars().any(char::is_control) || text.len() > MAX_LINE;
+    let refuse = || Err(NoAnswer::not_offered("the form holds what nobody can read"));
+    if depth > MAX_DEPTH {
+        return refuse();
+    }
+    match schema {
+        Value::Object(members) => {
+            for (key, value) in members.iter_mut() {
+                match (key.as_str(), value) {
+                    ("title" | "description", Value::String(text)) => *text = lines(text),
+                    ("enumNames", Value::Array(names)) => {
+                        for name in names {
+                            if let Value::String(name) = name {
+                                *name = text::shown(name, MAX_LINE);
+                            }
+                        }
+                    }
+                    (key, _) if odd(key) => return refuse(),
+                    (_, value) => readable(value, depth + 1)?,
+                }
+            }
+            Ok(())
+        }
+        Value::Array(items) => items.iter_mut().try_for_each(|item| readable(item, depth + 1)),
+        Value::String(text) if odd(text) => refuse(),
+        _ => Ok(()),
+    }
+}
+
 fn lines(message: &str) -> String {
     let mut shown: Vec<String> = message.lines().take(MAX_LINES).map(|line| text::shown(line, MAX_LINE)).collect();
     if message.lines().nth(MAX_LINES).is_some() {
@@ -134,20 +174,14 @@ fn gone(error: &ServiceError) -> NoAnswer {
     NoAnswer::failed("the client did not answer")
 }
 
-/// The client's own error, bounded.
+/// What the server is told of a client's error: that there was one. The client's own words have passed no policy (R23).
 fn refused(error: &str) -> NoAnswer {
     #[derive(Deserialize)]
     struct Wire {
         code: i64,
-        #[serde(default)]
-        message: String,
-        #[serde(default)]
-        data: Option<Value>,
     }
-    match serde_json::from_str::<Wire>(error) {
-        Ok(Wire { code, message, data }) => NoAnswer { code, message: text::shown(&message, MAX_MESSAGE), data },
-        Err(_) => NoAnswer::failed("the client answered with an error that cannot be read"),
-    }
+    let code = serde_json::from_str::<Wire>(error).ok().map(|wire| wire.code).filter(|code| PASSED_ON.contains(code));
+    NoAnswer { code: code.unwrap_or(-32603), message: "the client answered with an error".to_owned() }
 }
 
 /// A question that is out. Dropping it before its answer withdraws it.
@@ -210,9 +244,22 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_client_keeps_its_code_and_data() {
-        let error = refused(r#"{"code":-1,"message":"no","data":{"a":1}}"#);
-        assert_eq!((error.code, error.message.as_str(), error.data), (-1, "no", Some(json!({ "a": 1 }))));
+    fn r23_of_an_error_of_the_client_only_a_known_code_is_passed_on() {
+        let error = refused(r#"{"code":-32602,"message":"the secret","data":{"a":1}}"#);
+        assert_eq!((error.code, error.message.as_str()), (-32602, "the client answered with an error"));
+        assert_eq!(refused(r#"{"code":1234567890123,"message":"x"}"#).code, -32603);
         assert_eq!(refused("7").code, -32603);
+    }
+
+    #[test]
+    fn a_form_is_readable_or_refused() {
+        let mut form =
+            json!({ "properties": { "a": { "title": "x\u{1b}[2J", "enumNames": ["\u{7}b"], "enum": ["c"] } } });
+        readable(&mut form, 0).unwrap();
+        assert_eq!(form["properties"]["a"]["title"], "x\\u{1b}[2J");
+        assert_eq!(form["properties"]["a"]["enumNames"][0], "\\u{7}b");
+        for bad in [json!({ "enum": ["a\u{1b}"] }), json!({ "a\u{7}": 1 }), json!({ "default": "x".repeat(2000) })] {
+            assert!(readable(&mut bad.clone(), 0).is_err(), "{bad}");
+        }
     }
 }

@@ -24,7 +24,9 @@ use crate::model::revision::ConnectionId;
 use crate::model::tool::ServerIdentity;
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
-use crate::ports::upstream::{Connection, ConnectionEvent, Fleet as FleetPort, StartFailure, Upstream, UpstreamLog};
+use crate::ports::upstream::{
+    Connection, ConnectionEvent, Fleet as FleetPort, StartFailure, Traffic, Upstream, UpstreamLog,
+};
 
 /// How long servers that are still starting are waited for before a list is served without them (catalog-dispatch 3.1).
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -140,6 +142,9 @@ pub struct ServerStatus {
     /// What it lists that cannot be used, and why; bounded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// How many bytes have passed over its connection, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
     /// What happened on its connections so far, and how often.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub events: BTreeMap<ConnectionEvent, u64>,
@@ -279,11 +284,16 @@ impl Fleet {
     pub fn status(&self) -> Vec<ServerStatus> {
         let snapshot = self.shared.catalog.current();
         let listed = |name: &ServerName| snapshot.tools().iter().filter(|tool| tool.server == *name).count();
+        let live = |server: &Server| {
+            let live = server.live.lock().as_ref().and_then(Weak::upgrade);
+            live.filter(|connection| connection.is_open())
+        };
         let status = |(name, server): (&ServerName, &Server)| ServerStatus {
             server: name.clone(),
             state: server.state.borrow().clone(),
             tools: listed(name),
             problems: server.problems.lock().clone(),
+            traffic: live(server).map(|connection| connection.traffic()),
             events: server.events.lock().clone(),
         };
         self.servers.iter().map(status).collect()

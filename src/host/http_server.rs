@@ -21,7 +21,7 @@ use crate::model::name::ServerName;
 use crate::model::revision::ConnectionId;
 use crate::ports::credentials::Credentials;
 use crate::ports::upstream::{
-    Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Upstream, UpstreamEvents,
+    Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Traffic, Upstream, UpstreamEvents,
 };
 
 /// The logins to one server, and the one that the shared connection uses.
@@ -126,6 +126,10 @@ impl Connection for Shared {
 
     fn is_open(&self) -> bool {
         self.connection.is_open()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.connection.traffic()
     }
 
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure> {

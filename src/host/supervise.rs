@@ -131,9 +131,12 @@ impl Supervised {
         tracing::info!(server = %self.name, "ready");
         let since = Instant::now();
         let ended = self.watch(&connection, &signals).await;
-        drop(retiring);
         connection.close().await;
+        let told = signals.closed();
+        drop(retiring);
         let Ended::Closed(failure) = ended else { return Next::Stop };
+        // A call may have found it closed before its end was told with the reason.
+        let failure = told.filter(|why| why != "closed").map_or(failure, StartFailure::Ended);
         tracing::warn!(server = %self.name, %failure, "connection closed");
         *failures = if since.elapsed() >= STEADY { 0 } else { *failures + 1 };
         if *failures < EARLY_ENDS && self.spec.back_off.restarts { Next::Again } else { Next::Rest(failure) }

@@ -237,7 +237,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
         }
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
-    let upstream = Lanes::of(upstream, server.sharing);
+    let upstream = Lanes::of(upstream, server.sharing, server.restart.when == RestartWhen::OnExit);
     let filter = server.filter.clone();
     // Without search and scripts a tool is shown directly or not at all.
     let shown = !server.omit_tools_from.contains(&Exposure::Direct);

@@ -37,7 +37,8 @@ impl QuestionKind {
     }
 }
 
-/// What one client can be asked. The default is a client that can be asked nothing.
+/// What one client can be asked. Sampling with the context of other servers is not among it: to the client every server is
+/// this host, so it would be that of all of them. The default is a client that can be asked nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Answerable {
     /// Elicitation by form.
@@ -48,16 +49,13 @@ pub struct Answerable {
     pub sampling: bool,
     /// Sampling with tools.
     pub sampling_tools: bool,
-    /// Sampling with the context of other servers.
-    pub sampling_context: bool,
     /// Roots.
     pub roots: bool,
 }
 
 impl Answerable {
     /// What this host can relay at all: what a server is told before any client is known.
-    pub const RELAYED: Self =
-        Self { forms: true, urls: true, sampling: true, sampling_tools: true, sampling_context: true, roots: true };
+    pub const RELAYED: Self = Self { forms: true, urls: true, sampling: true, sampling_tools: true, roots: true };
 
     /// Reads the capabilities that a client declared.
     #[must_use]
@@ -72,7 +70,6 @@ impl Answerable {
             urls,
             sampling: has("sampling").is_some(),
             sampling_tools: within("sampling", "tools"),
-            sampling_context: within("sampling", "context"),
             roots: has("roots").is_some(),
         }
     }
@@ -87,8 +84,7 @@ impl Answerable {
             out.insert("elicitation".to_owned(), Value::Object(modes));
         }
         if self.sampling {
-            let parts = [part("tools", self.sampling_tools), part("context", self.sampling_context)];
-            out.insert("sampling".to_owned(), Value::Object(parts.into_iter().flatten().collect()));
+            out.insert("sampling".to_owned(), Value::Object(part("tools", self.sampling_tools).into_iter().collect()));
         }
         out.extend(part("roots", self.roots));
         out
@@ -118,15 +114,14 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back_as_the_same() {
-        for bits in 0..64_u8 {
+        for bits in 0..32_u8 {
             let bit = |n: u8| bits & (1 << n) != 0;
             let answerable = Answerable {
                 forms: bit(0),
                 urls: bit(1),
                 sampling: bit(2),
                 sampling_tools: bit(2) && bit(3),
-                sampling_context: bit(2) && bit(4),
-                roots: bit(5),
+                roots: bit(4),
             };
             let capabilities = Value::Object(answerable.to_capabilities());
             assert_eq!(Answerable::of_capabilities(&capabilities), answerable, "{capabilities}");

@@ -86,6 +86,13 @@ pub struct Audience {
 }
 
 impl Audience {
+    /// The session of one caller.
+    #[must_use]
+    pub fn of(caller: &Caller) -> Self {
+        let (tenant, principal) = (caller.tenant.clone(), caller.principal.clone());
+        Self { tenant, principal, session: Some(caller.session.clone()) }
+    }
+
     /// Whether a caller is one of them.
     #[must_use]
     pub fn includes(&self, caller: &Caller) -> bool {

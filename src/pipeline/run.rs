@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -359,8 +360,9 @@ impl<'p> Call<'p> {
             caller: self.request.caller.clone(),
             prepared: prepared.reply(Arguments::none()),
             deadline: pipeline.ask_deadline,
-            open: watch::Sender::new(0),
+            open: Arc::new(watch::Sender::new(0)),
             asked: AtomicUsize::new(0),
+            spent: Mutex::default(),
         }))
     }
 

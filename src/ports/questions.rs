@@ -38,8 +38,6 @@ pub struct NoAnswer {
     pub code: i64,
     /// Why; fit to be sent to the server.
     pub message: String,
-    /// What the client's own error carried.
-    pub data: Option<Value>,
 }
 
 impl NoAnswer {
@@ -47,13 +45,13 @@ impl NoAnswer {
     /// capability says.
     #[must_use]
     pub fn not_offered(message: impl Into<String>) -> Self {
-        Self { code: -32601, message: message.into(), data: None }
+        Self { code: -32601, message: message.into() }
     }
 
     /// The question could be asked, and came to nothing.
     #[must_use]
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { code: -32603, message: message.into(), data: None }
+        Self { code: -32603, message: message.into() }
     }
 }
 
@@ -63,6 +61,11 @@ impl NoAnswer {
 pub trait Questions: Send + Sync {
     /// What can be asked.
     fn answerable(&self) -> Answerable;
+
+    /// While this is held, a question is open that may concern this call: the tool's time does not run.
+    fn waits(&self) -> Box<dyn Send + Sync> {
+        Box::new(())
+    }
 
     /// Asks, and returns the text of the result: a JSON object.
     ///

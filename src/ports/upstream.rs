@@ -109,6 +109,23 @@ pub struct Listing {
     pub instructions: Option<Arc<str>>,
 }
 
+/// How many bytes passed over one connection: over lines all of them, over HTTP those of bodies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Traffic {
+    /// From the server.
+    pub received: u64,
+    /// To the server.
+    pub sent: u64,
+}
+
+impl Traffic {
+    /// Returns both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { received: self.received.saturating_add(other.received), sent: self.sent.saturating_add(other.sent) }
+    }
+}
+
 /// One live connection.
 #[async_trait]
 pub trait Connection: Send + Sync {
@@ -117,6 +134,11 @@ pub trait Connection: Send + Sync {
 
     /// Whether requests can still be handed over.
     fn is_open(&self) -> bool;
+
+    /// Returns how many bytes have passed so far; zeros where nobody counts.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 
     /// Reads all pages of the tool list.
     ///

@@ -374,6 +374,12 @@ fn tools_lists_what_is_there_and_what_is_not_and_why() {
     twice ready
     ");
     let responses = json(&place.run(&["tools", "--for", "responses", "--format", "json"]).out);
+    let traffic = |name: &str| {
+        let servers = responses["servers"].as_array().unwrap();
+        servers.iter().find(|status| status["server"] == name).unwrap()["traffic"].clone()
+    };
+    assert!(traffic("good")["received"].as_u64() > Some(100) && traffic("good")["sent"].as_u64() > Some(100));
+    assert!(traffic("off").is_null(), "nothing was connected");
     let names = |tool: &Value| (tool["namespace"].to_string(), tool["name"].to_string(), tool["exposure"].to_string());
     let tools: Vec<_> = responses["tools"].as_array().unwrap().iter().map(names).collect();
     let row = |a: &str, b: &str| (format!("\"{a}\""), format!("\"{b}\""), "\"direct\"".to_owned());

@@ -222,6 +222,8 @@ async fn a_bad_message_gets_an_error_that_names_what_is_wrong_and_the_session_go
         assert!(answer["error"]["message"].as_str().unwrap().contains("100000 bytes"));
     }
     client.send("hello?\n\n[1]\n{\"a\":1}").await;
+    // Of these the batch alone is somebody's question.
+    assert_eq!(client.message().await["error"]["code"], -32600);
     client.call("9", r#"{"name":"echo","arguments":1}"#).await;
     assert_eq!(client.message().await["id"], 9);
 }

@@ -435,6 +435,28 @@ async fn log_messages_of_upstreams_pass_at_or_above_the_level_that_was_set() {
 }
 
 #[tokio::test]
+async fn pitfall_11_two_clients_with_equal_ids_get_each_their_own_answers() {
+    let bench = Bench::new(&["echo"]);
+    let mut clients = [ready(&bench).await, ready(&bench).await];
+    for round in 0..20 {
+        for (who, client) in clients.iter_mut().enumerate() {
+            let arguments = json!({ "who": who, "round": round });
+            client.call("1", &json!({ "name": "fake__echo", "arguments": arguments }).to_string()).await;
+        }
+    }
+    for (who, client) in clients.iter_mut().enumerate() {
+        let mut rounds = Vec::new();
+        for _ in 0..20 {
+            let echoed: Value = serde_json::from_str(text(&client.answer(json!(1)).await)).unwrap();
+            assert_eq!(echoed["who"], who);
+            rounds.push(echoed["round"].as_u64().unwrap());
+        }
+        rounds.sort_unstable();
+        assert_eq!(rounds, (0..20).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
 async fn a_batch_is_answered_with_an_error_and_the_session_goes_on() {
     let bench = Bench::new(&["t"]);
     let mut client = bench.greeted(json!({})).await;

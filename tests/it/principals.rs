@@ -140,4 +140,6 @@ async fn over_a_shared_connection_nobody_calls_with_anothers_login() {
     );
     assert_eq!(bench.server.count("tools/call"), 1);
     assert_eq!(bench.call(&connection, &ada).await.unwrap(), adas);
+    let traffic = connection.traffic();
+    assert!(traffic.sent > 0 && traffic.received > 0, "{traffic:?}");
 }

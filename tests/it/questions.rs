@@ -13,7 +13,8 @@ use portcullis::model::answerable::Answerable;
 use portcullis::model::caller::Caller;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::{Code, Outcome};
-use portcullis::model::verdict::Remember;
+use portcullis::model::posture::{ApprovalMode, Profile};
+use portcullis::model::verdict::{Remember, Verdict};
 use portcullis::pipeline::Finished;
 use portcullis::ports::approval::Kind;
 use portcullis::ports::questions::{NoAnswer, Questions, ServerQuestion};
@@ -98,7 +99,7 @@ pub(crate) struct Stage {
 impl Stage {
     fn under(policies: &Policies, lifecycle: Lifecycle, sharing: Sharing) -> Self {
         let (upstream, ends) = far_ends("far", lifecycle);
-        let upstream: Arc<dyn Upstream> = Lanes::of(upstream, sharing);
+        let upstream: Arc<dyn Upstream> = Lanes::of(upstream, sharing, true);
         let spec = ServerSpec { upstream, ..spec(&FakeServer::new("far", &Journal::default(), Vec::new())) };
         let specs = BTreeMap::from([("far".to_owned(), spec)]);
         Self { house: House::under(policies, specs, BTreeMap::new()), ends }
@@ -287,11 +288,7 @@ async fn a_question_ends_with_its_call_and_with_the_servers_word() {
 async fn r23_an_answer_that_a_layer_denies_is_not_passed_on() {
     let guard = Scripted::by(|_, facts| {
         let secret = facts.arguments.at("/content/name").is_some();
-        Ok(if facts.kind == Kind::Reply && secret {
-            deny("no-names")
-        } else {
-            portcullis::model::verdict::Verdict::Abstain
-        })
+        Ok(if facts.kind == Kind::Reply && secret { deny("no-names") } else { Verdict::Abstain })
     });
     let policies = Policies::open(&["far"]).with(LayerKind::Managed, "guard", &guard);
     let mut stage = Stage::under(&policies, Lifecycle::Legacy, Sharing::Process);
@@ -313,7 +310,7 @@ async fn r23_an_answer_that_a_layer_denies_is_not_passed_on() {
 async fn r23_an_answer_may_need_a_persons_agreement_which_is_never_remembered() {
     let guard = Scripted::by(|_, facts| {
         let reply = facts.kind == Kind::Reply;
-        Ok(if reply { ask("look-first", Remember::Always) } else { portcullis::model::verdict::Verdict::Abstain })
+        Ok(if reply { ask("look-first", Remember::Always) } else { Verdict::Abstain })
     });
     let policies = Policies::open(&["far"]).with(LayerKind::Managed, "guard", &guard);
     let mut stage = Stage::under(&policies, Lifecycle::Legacy, Sharing::Process);
@@ -501,6 +498,21 @@ async fn auto_falls_back_to_a_server_with_a_handshake() {
 }
 
 #[tokio::test]
+async fn auto_shakes_hands_with_a_server_that_knows_discovery_and_older_versions_only() {
+    let mut stage = Stage::new(Lifecycle::Auto);
+    let mut far = stage.ends.next().await;
+    let probe = far.read().await;
+    let result = json!({
+        "resultType": "complete", "supportedVersions": ["2025-11-25"], "capabilities": {},
+        "serverInfo": { "name": "far", "version": "1" }, "ttlMs": 0, "cacheScope": "private",
+    });
+    far.result(&probe, result).await;
+    assert_eq!(far.shake().await["method"], "initialize");
+    far.list(&["t"]).await;
+    stage.house.lists(&["far/t"]).await;
+}
+
+#[tokio::test]
 async fn pitfall_13_each_server_is_spoken_to_in_the_era_that_is_set_for_it() {
     for (lifecycle, method) in [
         (Lifecycle::Legacy, "initialize"),
@@ -589,4 +601,182 @@ async fn what_a_callers_own_server_logs_is_for_that_caller() {
     let (_, message) = logs.recv().await.unwrap();
     let audience = message.audience.unwrap();
     assert!(audience.includes(session.caller()) && !audience.includes(&Caller::local("ann")));
+}
+
+#[tokio::test]
+async fn r2_policies_see_the_posture_of_the_call_in_its_replies_too() {
+    let seen: Arc<Mutex<Vec<(Kind, Profile)>>> = Arc::default();
+    let kept = Arc::clone(&seen);
+    let guard = Scripted::by(move |_, facts| {
+        kept.lock().push((facts.kind, facts.posture.profile));
+        Ok(Verdict::Abstain)
+    });
+    let policies = Policies::open(&["far"])
+        .posture(LayerKind::Managed, |posture| posture.profile = Some(Profile::ReadOnly))
+        .mode(LayerKind::Managed, "far", ApprovalMode::Approve)
+        .with(LayerKind::Managed, "guard", &guard);
+    let mut stage = Stage::under(&policies, Lifecycle::Legacy, Sharing::Process);
+    let mut far = stage.served().await;
+    let _running = calls(&stage.session("ann"), "t", &Client::forms());
+    far.told("tools/call").await;
+    far.ask("q", ASK, form()).await;
+    far.answer("q").await;
+    assert_eq!(*seen.lock(), [(Kind::Tool, Profile::ReadOnly), (Kind::Reply, Profile::ReadOnly)]);
+}
+
+#[tokio::test]
+async fn a_question_that_may_be_of_two_calls_ends_with_the_last_of_them_and_the_server_hears() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let mut far = stage.served().await;
+    let (gate, session) = (Gate::closed(), stage.session("ann"));
+    let client = Client::slow(&gate);
+    let one = calls(&session, "t", &client);
+    let first = far.told("tools/call").await;
+    let two = calls(&session, "t", &client);
+    let second = far.told("tools/call").await;
+    far.ask("q", ASK, form()).await;
+    gate.reached(1).await;
+    far.result(&first, done("")).await;
+    one.await.unwrap();
+    assert_eq!(*client.withdrawn.lock(), 0, "it may be the other's");
+    far.result(&second, done("")).await;
+    two.await.unwrap();
+    let answer = far.answer("q").await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("the call is over"), "{answer}");
+    assert_eq!(*client.withdrawn.lock(), 1);
+}
+
+#[tokio::test]
+async fn calls_that_one_session_gave_up_do_not_end_its_own_questions() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let mut far = stage.served().await;
+    let session = stage.session("ann");
+    for _ in 0..300 {
+        let cancel = CancellationToken::new();
+        let given_up = SessionCall { cancel: cancel.clone(), ..call("far/t") };
+        let running = run(&session, given_up);
+        far.told("tools/call").await;
+        cancel.cancel();
+        running.await.unwrap();
+        far.told("notifications/cancelled").await;
+    }
+    let client = Client::forms();
+    let _running = calls(&session, "t", &client);
+    far.told("tools/call").await;
+    far.ask("q", ASK, form()).await;
+    assert_eq!(far.answer("q").await["result"], client.answer);
+}
+
+#[tokio::test]
+async fn pitfall_1_what_a_key_says_counts_however_it_is_spelled() {
+    let mut stage = Stage::new(Lifecycle::Modern);
+    let mut far = stage.served().await;
+    let running = calls(&stage.session("ann"), "t", &Client::forms());
+    let request = far.told("tools/call").await;
+    let result = r#"{"content":[],"result\u0054ype":"input_required","inputRequests":{"a":{"method":"roots/list"}}}"#;
+    far.write_raw(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request["id"])).await;
+    assert_eq!(code(&running.await.unwrap()), Some(Code::QuestionRefused));
+}
+
+/// Has a caller's own server listed and called once.
+async fn own_server(stage: &mut Stage, session: &Arc<Session>, client: &Arc<Client>) -> FarEnd {
+    let first = calls(session, "t", client);
+    let mut own = stage.ends.served(&["t", "u"]).await;
+    let request = own.told("tools/call").await;
+    own.result(&request, done("")).await;
+    first.await.unwrap();
+    own
+}
+
+async fn changes(own: &mut FarEnd) -> Value {
+    own.write(json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" })).await;
+    own.told("tools/list").await
+}
+
+#[tokio::test]
+async fn r24_a_change_that_could_not_be_listed_still_stands() {
+    let mut stage = Stage::under(&Policies::open(&["far"]), Lifecycle::Legacy, Sharing::Session);
+    let _listing = stage.served().await;
+    let (session, client) = (stage.session("ann"), Client::forms());
+    let mut own = own_server(&mut stage, &session, &client).await;
+    let relist = changes(&mut own).await;
+    let busy = json!({ "code": -32603, "message": "busy" });
+    own.write(json!({ "jsonrpc": "2.0", "id": relist["id"], "error": busy })).await;
+    // The next call lists first, and finds another tool than the one that was seen.
+    let second = calls(&session, "t", &client);
+    let relist = own.told("tools/list").await;
+    let other = json!([{ "name": "t", "description": "something else", "inputSchema": { "type": "object" } }]);
+    own.result(&relist, json!({ "tools": other })).await;
+    assert_eq!(code(&second.await.unwrap()), Some(Code::NotSent));
+}
+
+#[tokio::test]
+async fn r19_a_change_during_consent_is_seen_at_the_hand_over_and_a_listing_holds_no_call_up() {
+    for (definition, expected) in [("", None), ("something else", Some(Code::NotSent))] {
+        let gate = Gate::closed();
+        let slow = Scripted::by(|_, _| Ok(Verdict::Abstain)).at(&gate);
+        let policies = Policies::open(&["far"]).with(LayerKind::Managed, "slow", &slow);
+        let mut stage = Stage::under(&policies, Lifecycle::Legacy, Sharing::Session);
+        let _listing = stage.served().await;
+        let (session, client) = (stage.session("ann"), Client::forms());
+        let first = calls(&session, "t", &client);
+        let mut own = stage.ends.served(&["t", "u"]).await;
+        gate.reached(1).await;
+        let relist = changes(&mut own).await;
+        if definition.is_empty() {
+            // Still being listed at the hand-over: what was listed before counts.
+            gate.open();
+            let request = own.told("tools/call").await;
+            own.result(&request, done("")).await;
+        } else {
+            let tool = json!({ "name": "t", "description": definition, "inputSchema": { "type": "object" } });
+            own.result(&relist, json!({ "tools": [tool] })).await;
+            own.ask("p", "ping", json!({})).await;
+            own.answer("p").await;
+            gate.open();
+        }
+        assert_eq!(code(&first.await.unwrap()), expected);
+    }
+}
+
+#[tokio::test]
+async fn r37_one_principal_cannot_take_all_the_room() {
+    let mut stage = Stage::under(&Policies::open(&["far"]), Lifecycle::Legacy, Sharing::Session);
+    let _listing = stage.served().await;
+    let client = Client::forms();
+    let (mut sessions, mut owns) = (Vec::new(), Vec::new());
+    for _ in 0..16 {
+        let session = stage.session("ann");
+        owns.push(own_server(&mut stage, &session, &client).await);
+        sessions.push(session);
+    }
+    let one_more = stage.session("ann");
+    let _own = own_server(&mut stage, &one_more, &client).await;
+    // The one that was used longest ago made room, and no other.
+    while owns[0].read_or_end().await.is_some() {}
+    let still = calls(&sessions[1], "t", &client);
+    let request = owns[1].told("tools/call").await;
+    owns[1].result(&request, done("")).await;
+    assert_eq!(code(&still.await.unwrap()), None);
+}
+
+#[tokio::test]
+async fn what_a_shared_server_logs_while_two_sessions_call_is_shown_to_nobody() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let mut far = stage.served().await;
+    let mut logs = stage.house.host.fleet().logs();
+    let ann = stage.session("ann");
+    let say = |text: &str| json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": { "level": "info", "data": text } });
+    let _one = calls(&ann, "t", &Client::forms());
+    far.told("tools/call").await;
+    far.write(say("of ann")).await;
+    let (_, message) = logs.recv().await.unwrap();
+    assert!(message.audience.unwrap().includes(ann.caller()));
+    let two = calls(&stage.session("bob"), "t", &Client::forms());
+    let request = far.told("tools/call").await;
+    far.write(say("of somebody")).await;
+    far.result(&request, done("")).await;
+    two.await.unwrap();
+    far.write(say("of ann again")).await;
+    assert_eq!(logs.recv().await.unwrap().1.data, "of ann again");
 }

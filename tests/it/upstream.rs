@@ -372,3 +372,20 @@ async fn a_handshake_that_fails_says_why() {
         assert!(why.contains(expected), "{why}");
     }
 }
+
+#[tokio::test]
+async fn bytes_are_counted_both_ways() {
+    let (connection, _) = connect(&[]).await;
+    lives(&connection).await;
+    let before = connection.traffic();
+    assert!(before.received > 100 && before.sent > 100, "the handshake counts: {before:?}");
+    let body = json!({ "content": [], "filler": "x".repeat(1_000_000) }).to_string();
+    let arguments = json!({ "text": body });
+    result(&connection, "raw", arguments.clone()).await;
+    let after = connection.traffic();
+    // Around each body there are a few dozen bytes of envelope.
+    let (received, sent) = (after.received - before.received, after.sent - before.sent);
+    assert!((body.len()..body.len() + 60).contains(&(received as usize)), "{received}");
+    let spelled = arguments.to_string().len();
+    assert!((spelled..spelled + 120).contains(&(sent as usize)), "{sent}");
+}

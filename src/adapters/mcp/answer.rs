@@ -282,6 +282,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_list_is_told_by_its_place_and_not_quoted() {
+        for bad in [r#"{"tools":"secret"}"#, r#"{"tools":[],"nextCursor":{"secret":1}}"#, r#"{"tools":[]"secret"}"#] {
+            let why = Page::read(bad).err().unwrap();
+            assert!(why.contains("line 1") && !why.contains("secret"), "{why}");
+        }
+    }
+
+    #[test]
     fn a_number_out_of_range_is_no_way_around_the_bound_on_values() {
         let many = format!("{{\"content\":[1e400,{}0]}}", "0,".repeat(MAX_VALUES));
         assert!(refused(RawAnswer::Result(many.into())).message.contains("cannot be read"));

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::child::{Launch, Pipes, Process};
 use super::handshake::{DRAIN, Opening, fresh_id};
+use super::traffic::Counted;
 use super::transport::{Limits, LineTransport, TransportFault};
 use super::upstream_side::UpstreamSide;
 use crate::config::server_keys::Lifecycle;
@@ -87,19 +88,33 @@ async fn exited(process: &mut Process) -> StartFailure {
 /// Opens a stream to a server inside of this process. The server ends when the stream does.
 pub type OpenStream = dyn Fn() -> DuplexStream + Send + Sync;
 
+/// A stream of any kind to a server.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 /// A server inside of this process, for embedding and the demo.
 #[derive(Clone)]
 pub struct InProcessUpstream {
     server: ServerName,
     settings: Settings,
-    open: Arc<OpenStream>,
+    open: Arc<dyn Fn() -> Box<dyn Stream> + Send + Sync>,
 }
 
 impl InProcessUpstream {
     /// Describes a server: `open` starts an instance of it on one end of a duplex stream and returns the other end.
     #[must_use]
     pub fn new(server: ServerName, settings: Settings, open: Arc<OpenStream>) -> Self {
-        Self { server, settings, open }
+        Self::over(server, settings, move || open())
+    }
+
+    /// The same for streams of any kind.
+    #[must_use]
+    pub fn over<S>(server: ServerName, settings: Settings, open: impl Fn() -> S + Send + Sync + 'static) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        Self { server, settings, open: Arc::new(move || Box::new(open())) }
     }
 }
 
@@ -127,13 +142,14 @@ fn over_streams<I, W>(
     output: W,
     settings: Settings,
     events: Arc<dyn UpstreamEvents>,
-) -> Opening<LineTransport<RoleClient, I>>
+) -> Opening<LineTransport<RoleClient, Counted<I>>>
 where
     I: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let id = fresh_id();
     let side = Arc::new(UpstreamSide::new(server, id, events.clone()));
+    let (input, output) = (side.traffic().input(input), side.traffic().output(output));
     let transport = LineTransport::to_upstream(server, input, output, settings.limits, side.clone());
     let (end, outbox) = (transport.end(), transport.outbox());
     let room = Arc::new(move || match &outbox {

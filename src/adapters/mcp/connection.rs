@@ -19,7 +19,7 @@ use crate::model::answer::Answer;
 use crate::model::answerable::Answerable;
 use crate::model::revision::ConnectionId;
 use crate::model::text;
-use crate::ports::upstream::{Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall};
+use crate::ports::upstream::{Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, Traffic};
 
 /// The most pages of one list.
 const MAX_PAGES: usize = 100;
@@ -121,6 +121,10 @@ impl Connection for McpConnection {
 
     fn is_open(&self) -> bool {
         !self.link.end.is_set() && !self.close.is_cancelled()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.link.side.traffic().read()
     }
 
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure> {

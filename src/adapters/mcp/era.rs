@@ -4,6 +4,7 @@
 //! something on this hop only.
 
 use rmcp::model::{Implementation, ProtocolVersion};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -16,6 +17,8 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// What a server says of itself in each answer. It belongs to its hop; as provenance it is kept under our own key.
 const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 const SERVER_KEPT: &str = "portcullis/serverInfo";
+/// How keys begin that only this host writes.
+const OURS: &str = "portcullis/";
 /// The member that says what kind of result it is.
 const RESULT_TYPE: &str = "resultType";
 
@@ -53,8 +56,7 @@ impl Era {
 
     /// Returns what kind of result a text is.
     pub(super) fn result_type(self, text: &str) -> ResultType {
-        // Most answers of the older era do not have the word at all.
-        if self == Self::Legacy || !text.contains(RESULT_TYPE) {
+        if self == Self::Legacy || !may_hold(text, RESULT_TYPE) {
             return ResultType::Complete;
         }
         let kind = members(text).and_then(|members| members.into_iter().rfind(|(key, _)| key == RESULT_TYPE));
@@ -67,10 +69,11 @@ impl Era {
         }
     }
 
-    /// Takes off a result what means something on this hop only. Every other member stays as it was spelled.
+    /// Takes off a result what means something on this hop only, and what only we may say. Every other member stays as it
+    /// was spelled.
     pub(super) fn strip(self, text: &str) -> Option<String> {
-        let typed = self == Self::Modern && text.contains(RESULT_TYPE);
-        if !typed && !text.contains(SERVER) {
+        let typed = self == Self::Modern && may_hold(text, RESULT_TYPE);
+        if !typed && !may_hold(text, SERVER) && !may_hold(text, OURS) {
             return None;
         }
         let mut changed = false;
@@ -89,17 +92,50 @@ impl Era {
     }
 }
 
+/// Whether an answer to discovery says that the server speaks versions with a handshake only.
+pub(super) fn wants_handshake(answer: &str) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Discovered {
+        supported_versions: Vec<ProtocolVersion>,
+    }
+    #[derive(Deserialize)]
+    struct Supported {
+        supported: Vec<ProtocolVersion>,
+    }
+    #[derive(Deserialize)]
+    struct Refused {
+        data: Supported,
+    }
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Option<Discovered>,
+        error: Option<Refused>,
+    }
+    let Ok(Answer { result, error }) = serde_json::from_str(answer) else { return false };
+    let refused = error.map(|refused| refused.data.supported);
+    let versions = result.map(|discovered| discovered.supported_versions).or(refused).unwrap_or_default();
+    let known = |version: &ProtocolVersion| ProtocolVersion::KNOWN_VERSIONS.contains(version);
+    let mut spoken = versions.iter().filter(|version| known(version)).peekable();
+    spoken.peek().is_some() && spoken.all(ProtocolVersion::has_initialize)
+}
+
+/// Whether a text may have a key of this name: as it is, or spelled with escapes. Most texts have neither.
+fn may_hold(text: &str, name: &str) -> bool {
+    text.contains(name) || text.contains("\\u") || text.contains("\\/")
+}
+
 /// Who we are to a server.
 pub(super) fn us() -> Implementation {
     Implementation::new("portcullis", env!("CARGO_PKG_VERSION"))
 }
 
-/// Returns a `_meta` in which the server's own name stands under our key.
+/// Returns a `_meta` in which the server's own name stands under our key, and no key of ours that the server wrote.
 fn renamed(meta: &str) -> Option<String> {
     let members = members(meta)?;
-    members.iter().any(|(key, _)| key == SERVER).then(|| {
+    members.iter().any(|(key, _)| key == SERVER || key.starts_with(OURS)).then(|| {
         let of = |key: &str| if key == SERVER { SERVER_KEPT.to_owned() } else { key.to_owned() };
-        let kept = members.iter().filter(|(key, _)| key != SERVER_KEPT);
+        let kept = members.iter().filter(|(key, _)| !key.starts_with(OURS));
         object(&kept.map(|(key, raw)| (of(key), raw.get().to_owned())).collect::<Vec<_>>())
     })
 }
@@ -108,7 +144,7 @@ fn renamed(meta: &str) -> Option<String> {
 fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     struct Members<'a>(Vec<(String, &'a RawValue)>);
 
-    impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
+    impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
         fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             struct Visitor;
 
@@ -146,6 +182,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_server_that_lists_older_versions_only_wants_a_handshake() {
+        let result = |versions: &str| format!(r#"{{"id":1,"result":{{"supportedVersions":{versions},"zz":1}}}}"#);
+        let error = |versions: &str| {
+            format!(r#"{{"id":1,"error":{{"code":-32022,"message":"m","data":{{"supported":{versions}}}}}}}"#)
+        };
+        for answer in [&result as &dyn Fn(&str) -> String, &error] {
+            assert!(wants_handshake(&answer(r#"["2025-11-25","2099-01-01"]"#)));
+            assert!(!wants_handshake(&answer(r#"["2026-07-28","2025-11-25"]"#)));
+            assert!(!wants_handshake(&answer(r#"["2099-01-01"]"#)), "nothing that could be spoken");
+            assert!(!wants_handshake(&answer("[]")));
+        }
+        assert!(!wants_handshake(r#"{"id":1,"error":{"code":1,"message":"m"}}"#));
+    }
+
+    #[test]
     fn a_request_of_the_stateless_era_says_who_asks_and_what_its_client_can_do() {
         let mut meta = Map::new();
         Era::Legacy.stamp(&mut meta, Answerable::RELAYED);
@@ -175,5 +226,17 @@ mod tests {
         assert_eq!(stripped, r#"{"content":[],"_meta":{"a":1.0,"portcullis/serverInfo":{"name":"x"},"b":[]}}"#);
         let forged = r#"{"_meta":{"portcullis/serverInfo":1,"io.modelcontextprotocol/serverInfo":2}}"#;
         assert_eq!(Era::Legacy.strip(forged).unwrap(), r#"{"_meta":{"portcullis/serverInfo":2}}"#);
+        let forged = r#"{"_meta":{"portcullis/serverInfo":1,"port\u0063ullis/x":1,"a":[1.0]}}"#;
+        assert_eq!(Era::Legacy.strip(forged).unwrap(), r#"{"_meta":{"a":[1.0]}}"#);
+    }
+
+    #[test]
+    fn a_key_is_what_it_says_however_it_is_spelled() {
+        let asks = r#"{"result\u0054ype":"input_required"}"#;
+        assert_eq!(Era::Modern.result_type(asks), ResultType::InputRequired);
+        let escaped = r#"{"_meta":{"io.modelcontextprotocol\/serverInfo":{"name":"x"}}}"#;
+        assert_eq!(Era::Legacy.strip(escaped).unwrap(), r#"{"_meta":{"portcullis/serverInfo":{"name":"x"}}}"#);
+        let text = r#"{"content":[{"text":"a\/b \u00e9 \"resultType\""}]}"#;
+        assert_eq!(Era::Modern.strip(text), None, "values are not touched");
     }
 }

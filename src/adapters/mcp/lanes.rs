@@ -1,13 +1,15 @@
 //! Who shares a server: a connection of its own for every principal or session, where the configuration says so.
 //!
 //! One connection lists, and serves nobody. Each caller's own is opened before its first call, and closed when its session
-//! ends, when it was not used for a while, or with the one that lists. So one caller's state, questions and crashes are no
-//! other's. A caller's own server may define its tools otherwise than the one that lists: such a tool is not called, for
-//! what was seen and approved is what is called (R24).
+//! ends, when it was not used for a while, when others need the room, or with the one that lists. So one caller's state,
+//! questions and crashes are no other's. A caller's own server may define its tools otherwise than the one that lists: such a
+//! tool is not called, for what was seen and approved is what is called (R24).
+//!
+//! Nobody can take all the room: a principal has a share of it, and beyond that loses what it used longest ago.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,28 +24,40 @@ use crate::model::name::RawToolName;
 use crate::model::revision::ConnectionId;
 use crate::model::tool::ToolDefinition;
 use crate::ports::upstream::{
-    Connection, ConnectionEvent, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Unanswered,
-    Upstream, UpstreamEvents, UpstreamLog,
+    Connection, ConnectionEvent, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Traffic,
+    Unanswered, Upstream, UpstreamEvents, UpstreamLog,
 };
 
 /// How many callers may have a connection of their own.
 const MAX_LANES: usize = 64;
-/// How long a connection that nobody uses is kept.
-const IDLE: Duration = Duration::from_secs(600);
+/// How many of them may be one principal's.
+const SHARE: usize = 16;
+/// How long a connection that nobody uses is kept. Longer than any wait for consent.
+const IDLE: Duration = Duration::from_secs(3600);
+/// How often unused ones are looked for.
+const SWEEP: Duration = Duration::from_secs(600);
+/// How long a server that changes its tools is left alone before they are listed.
+const GATHER: Duration = Duration::from_millis(100);
+/// How long that listing may take.
+const RELIST: Duration = Duration::from_secs(30);
+/// A connection that could not be opened is not tried again sooner.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A server that is not shared by everybody.
 pub struct Lanes {
     upstream: Arc<dyn Upstream>,
     sharing: Sharing,
+    restarts: bool,
 }
 
 impl Lanes {
     /// Gives every caller a connection of its own, as `sharing` says; a server that everybody shares stays as it is.
+    /// `restarts`: whether one that ended is opened again.
     #[must_use]
-    pub fn of(upstream: Arc<dyn Upstream>, sharing: Sharing) -> Arc<dyn Upstream> {
+    pub fn of(upstream: Arc<dyn Upstream>, sharing: Sharing, restarts: bool) -> Arc<dyn Upstream> {
         match sharing {
             Sharing::Process => upstream,
-            Sharing::Principal | Sharing::Session => Arc::new(Self { upstream, sharing }),
+            Sharing::Principal | Sharing::Session => Arc::new(Self { upstream, sharing, restarts }),
         }
     }
 }
@@ -56,14 +70,27 @@ impl Upstream for Lanes {
         events: Arc<dyn UpstreamEvents>,
     ) -> Result<Arc<dyn Connection>, StartFailure> {
         let listing = self.upstream.connect(deadline, Arc::clone(&events)).await?;
-        Ok(Arc::new(Laned {
+        let laned = Arc::new(Laned {
             upstream: Arc::clone(&self.upstream),
             sharing: self.sharing,
+            restarts: self.restarts,
             listing,
             listed: Mutex::default(),
             lanes: Mutex::default(),
             events,
-        }))
+        });
+        tokio::spawn(sweep(Arc::downgrade(&laned)));
+        Ok(laned)
+    }
+}
+
+/// Closes what nobody uses, for as long as the server is there.
+async fn sweep(laned: Weak<Laned>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(laned) = laned.upgrade() else { return };
+        let unused = laned.lanes.lock().extract_if(|_, lane| lane.is_unused_for(IDLE)).collect::<Vec<_>>();
+        unused.into_iter().for_each(|(_, lane)| lane.retire());
     }
 }
 
@@ -71,8 +98,9 @@ type Definitions = HashMap<RawToolName, Digest>;
 
 /// One caller's own connection, or the place for it.
 struct Lane {
-    /// Held while it is opened, so that calls at once open one.
-    connection: tokio::sync::Mutex<Option<Open>>,
+    /// Held while it is opened, so that calls at once open one; and why it could not be opened last.
+    opening: tokio::sync::Mutex<Option<(Instant, StartFailure)>>,
+    open: Mutex<Option<Arc<Open>>>,
     used: Mutex<Instant>,
     /// Held by every call in flight.
     busy: Arc<()>,
@@ -89,6 +117,7 @@ struct Open {
 struct Laned {
     upstream: Arc<dyn Upstream>,
     sharing: Sharing,
+    restarts: bool,
     /// The connection that lists.
     listing: Arc<dyn Connection>,
     /// What it listed last.
@@ -97,55 +126,87 @@ struct Laned {
     events: Arc<dyn UpstreamEvents>,
 }
 
+fn same_principal(one: &Audience, other: &Audience) -> bool {
+    one.tenant == other.tenant && one.principal == other.principal
+}
+
 impl Laned {
     fn audience(&self, caller: &Caller) -> Audience {
         let session = (self.sharing == Sharing::Session).then(|| caller.session.clone());
-        Audience { tenant: caller.tenant.clone(), principal: caller.principal.clone(), session }
+        Audience { session, ..Audience::of(caller) }
     }
 
     /// Returns the caller's lane, and makes room for it where there is none yet.
-    fn lane(&self, key: Audience) -> Result<Arc<Lane>, StartFailure> {
-        let (lane, idle) = {
-            let mut lanes = self.lanes.lock();
-            let idle: Vec<Audience> =
-                lanes.iter().filter(|(other, lane)| **other != key && lane.is_idle()).map(|l| l.0.clone()).collect();
-            let idle: Vec<Arc<Lane>> = idle.iter().filter_map(|key| lanes.remove(key)).collect();
-            if !lanes.contains_key(&key) && lanes.len() >= MAX_LANES {
-                let why = format!("{MAX_LANES} callers have a server of their own already");
-                return Err(StartFailure::Spawn(why));
-            }
-            let fresh = || Arc::new(Lane::new(key.clone(), Arc::clone(&self.events)));
-            let lane = lanes.entry(key.clone()).or_insert_with(fresh);
+    fn lane(&self, audience: Audience) -> Result<Arc<Lane>, StartFailure> {
+        let mut lanes = self.lanes.lock();
+        if let Some(lane) = lanes.get(&audience) {
             *lane.used.lock() = Instant::now();
-            (Arc::clone(lane), idle)
-        };
-        idle.into_iter().for_each(Lane::retire);
+            return Ok(Arc::clone(lane));
+        }
+        let own = lanes.keys().filter(|other| same_principal(other, &audience)).count();
+        if own >= SHARE || lanes.len() >= MAX_LANES {
+            // Its own oldest where it has had its share, else that of whoever has most.
+            let of = if own >= SHARE { audience.clone() } else { greediest(&lanes, &audience) };
+            let unused = lanes.iter().filter(|(other, lane)| same_principal(other, &of) && !lane.is_busy());
+            let oldest = unused.min_by_key(|(_, lane)| *lane.used.lock()).map(|(other, _)| other.clone());
+            let Some(lane) = oldest.and_then(|oldest| lanes.remove(&oldest)) else {
+                let why = "too many callers have a connection of their own, and all are in use";
+                return Err(StartFailure::Spawn(why.to_owned()));
+            };
+            lane.retire();
+        }
+        let lane = Lane::new(audience.clone(), Arc::clone(&self.events));
+        lanes.insert(audience, Arc::clone(&lane));
         Ok(lane)
     }
 
     async fn open(&self, lane: &Lane, deadline: Instant) -> Result<(), StartFailure> {
-        let mut place = lane.connection.lock().await;
-        let stale = lane.heard.changed.swap(false, Ordering::AcqRel);
-        if let Some(open) = place.as_mut().filter(|open| open.connection.is_open()) {
-            if stale {
-                open.defined = defined(&open.connection.list(deadline).await.map_err(StartFailure::List)?);
-            }
-            return Ok(());
+        let mut last = lane.opening.lock().await;
+        let open = lane.open.lock().clone();
+        if let Some(open) = &open
+            && open.connection.is_open()
+        {
+            return lane.list_again(open, deadline).await;
         }
-        *place = None;
+        if open.is_some() && !self.restarts {
+            return Err(StartFailure::Ended("it is not to be started again".to_owned()));
+        }
+        if let Some((since, failure)) = &*last
+            && since.elapsed() < RETRY
+        {
+            return Err(failure.clone());
+        }
+        match self.start(lane, deadline).await {
+            Ok(open) => {
+                *last = None;
+                *lane.open.lock() = Some(Arc::new(open));
+                Ok(())
+            }
+            Err(failure) => {
+                *last = Some((Instant::now(), failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+
+    async fn start(&self, lane: &Lane, deadline: Instant) -> Result<Open, StartFailure> {
+        lane.heard.changed.store(false, Ordering::Release);
         let events = Arc::clone(&lane.heard) as Arc<dyn UpstreamEvents>;
         let connection = self.upstream.connect_for(&lane.heard.audience, deadline, events).await?;
         match connection.list(deadline).await {
-            Ok(listing) => {
-                *place = Some(Open { defined: defined(&listing), connection });
-                Ok(())
-            }
+            Ok(listing) => Ok(Open { defined: defined(&listing), connection }),
             Err(failure) => {
                 connection.close().await;
                 Err(StartFailure::List(failure))
             }
         }
     }
+}
+
+/// The principal with the most lanes; `other` where nobody has any.
+fn greediest(lanes: &HashMap<Audience, Arc<Lane>>, other: &Audience) -> Audience {
+    let count = |of: &&Audience| lanes.keys().filter(|audience| same_principal(audience, of)).count();
+    lanes.keys().max_by_key(count).unwrap_or(other).clone()
 }
 
 fn defined(listing: &Listing) -> Definitions {
@@ -159,17 +220,52 @@ fn defined(listing: &Listing) -> Definitions {
 }
 
 impl Lane {
-    fn new(audience: Audience, events: Arc<dyn UpstreamEvents>) -> Self {
-        Self {
-            connection: tokio::sync::Mutex::default(),
+    fn new(audience: Audience, events: Arc<dyn UpstreamEvents>) -> Arc<Self> {
+        Arc::new_cyclic(|lane| Self {
+            opening: tokio::sync::Mutex::default(),
+            open: Mutex::default(),
             used: Mutex::new(Instant::now()),
             busy: Arc::default(),
-            heard: Arc::new(Heard { audience, events, changed: AtomicBool::new(false) }),
+            heard: Arc::new(Heard { audience, events, changed: AtomicBool::new(false), lane: lane.clone() }),
+        })
+    }
+
+    /// Lists again once the server has been quiet for a moment.
+    async fn refresh(self: Arc<Self>) {
+        tokio::time::sleep(GATHER).await;
+        let _opening = self.opening.lock().await;
+        let open = self.open.lock().clone();
+        if let Some(open) = open
+            && let Err(failure) = self.list_again(&open, Instant::now() + RELIST).await
+        {
+            tracing::warn!(%failure, "the changed tools of a caller's own server could not be listed");
         }
     }
 
-    fn is_idle(&self) -> bool {
-        self.used.lock().elapsed() >= IDLE && Arc::strong_count(&self.busy) == 1
+    fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.busy) > 1
+    }
+
+    fn is_unused_for(&self, time: Duration) -> bool {
+        self.used.lock().elapsed() >= time && !self.is_busy()
+    }
+
+    /// Lists again what has changed. A change that comes meanwhile, and one that could not be listed, still stands.
+    async fn list_again(&self, open: &Open, deadline: Instant) -> Result<(), StartFailure> {
+        if !self.heard.changed.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        match open.connection.list(deadline).await {
+            Ok(listing) => {
+                let connection = Arc::clone(&open.connection);
+                *self.open.lock() = Some(Arc::new(Open { connection, defined: defined(&listing) }));
+                Ok(())
+            }
+            Err(failure) => {
+                self.heard.changed.store(true, Ordering::Release);
+                Err(StartFailure::List(failure))
+            }
+        }
     }
 
     /// Closes the connection, in the background: nobody waits for a process to end.
@@ -180,7 +276,10 @@ impl Lane {
     }
 
     async fn close(&self) {
-        if let Some(open) = self.connection.lock().await.take() {
+        // One that is being opened is closed when it is.
+        let _opening = self.opening.lock().await;
+        let open = self.open.lock().take();
+        if let Some(open) = open {
             open.connection.close().await;
         }
     }
@@ -194,6 +293,14 @@ impl Connection for Laned {
 
     fn is_open(&self) -> bool {
         self.listing.is_open()
+    }
+
+    /// The connections that are open, together.
+    fn traffic(&self) -> Traffic {
+        let lanes: Vec<Arc<Lane>> = self.lanes.lock().values().cloned().collect();
+        // One that is being opened has no bytes to tell of yet.
+        let open = |lane: &Arc<Lane>| lane.open.lock().as_ref().map(|open| open.connection.traffic());
+        lanes.iter().filter_map(open).fold(self.listing.traffic(), Traffic::and)
     }
 
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure> {
@@ -219,21 +326,15 @@ impl Connection for Laned {
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {
         let none = || NotSent("the caller has no server of its own: it could not be started, or has ended".to_owned());
         let lane = self.lanes.lock().get(&self.audience(&call.caller)).map(Arc::clone).ok_or_else(none)?;
+        let busy = Arc::clone(&lane.busy);
         *lane.used.lock() = Instant::now();
-        let connection = {
-            // Not waited for: under the lease a connection is there or it is not.
-            let place = lane.connection.try_lock().map_err(|_| none())?;
-            let open = place.as_ref().ok_or_else(none)?;
-            let listed = self.listed.lock().get(&call.tool).copied();
-            if listed.is_none() || open.defined.get(&call.tool).copied() != listed {
-                return Err(NotSent(
-                    "the caller's own server defines this tool otherwise than it was listed".to_owned(),
-                ));
-            }
-            Arc::clone(&open.connection)
-        };
-        let in_flight = connection.hand_over(call).await?;
-        Ok(Box::new(InLane { in_flight, _busy: Arc::clone(&lane.busy) }))
+        let open = lane.open.lock().clone().ok_or_else(none)?;
+        let listed = self.listed.lock().get(&call.tool).copied();
+        if listed.is_none() || open.defined.get(&call.tool).copied() != listed {
+            return Err(NotSent("the caller's own server defines this tool otherwise than it was listed".to_owned()));
+        }
+        let in_flight = open.connection.hand_over(call).await?;
+        Ok(Box::new(InLane { in_flight, _busy: busy }))
     }
 
     async fn close(&self) {
@@ -262,6 +363,7 @@ impl InFlight for InLane {
 
 /// What happens on somebody's own connection. Its end is no end of the server's.
 struct Heard {
+    lane: Weak<Lane>,
     audience: Audience,
     events: Arc<dyn UpstreamEvents>,
     changed: AtomicBool,
@@ -269,12 +371,17 @@ struct Heard {
 
 impl UpstreamEvents for Heard {
     fn tools_changed(&self, _connection: ConnectionId) {
-        self.changed.store(true, Ordering::Release);
+        if !self.changed.swap(true, Ordering::AcqRel)
+            && let (Some(lane), Ok(runtime)) = (self.lane.upgrade(), tokio::runtime::Handle::try_current())
+        {
+            runtime.spawn(lane.refresh());
+        }
     }
 
     fn log(&self, message: UpstreamLog) {
         // What one caller's server says is for nobody else.
-        self.events.log(UpstreamLog { audience: Some(self.audience.clone()), ..message });
+        let audience = message.audience.clone().unwrap_or_else(|| self.audience.clone());
+        self.events.log(UpstreamLog { audience: Some(audience), ..message });
     }
 
     fn event(&self, connection: ConnectionId, event: ConnectionEvent) {

@@ -13,6 +13,8 @@
 //! | `upstream_side`, `client_side` | what is taken out of the stream beside rmcp, per role? |
 //! | `answer` | what does a raw answer mean? |
 //! | `strays` | and one that nobody waits for? |
+//! | `http` | how do the same messages go over HTTP? |
+//! | `traffic` | how many bytes passed? |
 //! | `child`, `stderr` | how does a server's process live and end? |
 //! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
 //! | `client`, `handshake` | how is a server connected, in which era? |
@@ -49,4 +51,5 @@ mod rounds;
 mod spawn;
 mod stderr;
 mod strays;
+mod traffic;
 mod upstream_side;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::future::join_all;
+use futures::future::try_join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -84,16 +84,23 @@ impl CallInFlight {
         if let Some(state) = required.state {
             added.insert("requestState".to_owned(), Value::from(state));
         }
+        // Nobody fills in a form whose neighbour cannot be asked.
+        required.questions.iter().try_for_each(|(_, question)| self.may_ask(question))?;
         let asked = required.questions.into_iter().map(|(key, question)| self.answer_one(key, question));
-        let mut responses = Map::new();
-        for answered in join_all(asked).await {
-            let (key, response) = answered?;
-            responses.insert(key, response);
-        }
+        let responses: Map<String, Value> = try_join_all(asked).await?.into_iter().collect();
         if !responses.is_empty() {
             added.insert("inputResponses".to_owned(), Value::Object(responses));
         }
         Ok(added)
+    }
+
+    fn may_ask(&self, question: &ServerQuestion) -> Result<(), String> {
+        let method = question.kind.method();
+        let answerable = self.call.questions.as_ref().map_or_else(Answerable::default, |q| q.answerable());
+        match answerable.lacks(question.kind, &question.value()) {
+            Some(lacks) => Err(format!("the server asks `{method}`, and the client has not declared `{lacks}`")),
+            None => Ok(()),
+        }
     }
 
     async fn answer_one(&self, key: String, question: ServerQuestion) -> Result<(String, Value), String> {
@@ -101,9 +108,6 @@ impl CallInFlight {
         let Some(questions) = &self.call.questions else {
             return Err(format!("the server asks `{method}`, and nobody can be asked"));
         };
-        if let Some(lacks) = questions.answerable().lacks(question.kind, &question.value()) {
-            return Err(format!("the server asks `{method}`, and the client has not declared `{lacks}`"));
-        }
         let failed = |why: &str| format!("the server asks `{method}`: {}", text::shown(why, 400));
         let answered = questions.ask(question).await.map_err(|error| failed(&error.message))?;
         let response = serde_json::from_str(&answered).map_err(|error| failed(&error.to_string()))?;

@@ -19,11 +19,13 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::envelope::{Envelope, Id, our_number};
-use super::era::Era;
+use super::era::{Era, wants_handshake};
 use super::inquiry::{Asker, Inquiries};
 use super::strays::{Stray, Strays};
+use super::traffic::Counter;
 use super::transport::{Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, error_line, parse_message};
 use crate::model::answerable::QuestionKind;
+use crate::model::caller::Audience;
 use crate::model::revision::ConnectionId;
 use crate::model::text;
 use crate::ports::upstream::{ConnectionEvent, Progress, ProgressSink, UpstreamEvents, UpstreamLog};
@@ -90,6 +92,7 @@ pub struct UpstreamSide {
     waiting: Mutex<HashMap<i64, Waiting>>,
     inquiries: Arc<Inquiries>,
     strays: Strays,
+    traffic: Arc<Counter>,
     /// Known once hands are shaken.
     era: OnceLock<Era>,
     server: Arc<str>,
@@ -100,8 +103,8 @@ pub struct UpstreamSide {
 impl UpstreamSide {
     pub(super) fn new(server: &str, connection: ConnectionId, events: Arc<dyn UpstreamEvents>) -> Self {
         let (waiting, inquiries) = (Mutex::default(), Arc::default());
-        let strays = Strays::default();
-        Self { waiting, inquiries, strays, era: OnceLock::new(), server: server.into(), connection, events }
+        let (strays, traffic) = (Strays::default(), Arc::default());
+        Self { waiting, inquiries, strays, traffic, era: OnceLock::new(), server: server.into(), connection, events }
     }
 
     /// Notes what hands were shaken on. The first word stays.
@@ -113,6 +116,11 @@ impl UpstreamSide {
     /// Returns the era; before hands are shaken the older one.
     pub(super) fn era(&self) -> Era {
         self.era.get().copied().unwrap_or_default()
+    }
+
+    /// Returns what counts the bytes.
+    pub(super) fn traffic(&self) -> &Arc<Counter> {
+        &self.traffic
     }
 
     /// Returns the name of the server.
@@ -140,13 +148,31 @@ impl UpstreamSide {
     /// Forgets a request; its answer and progress are dropped from now on.
     pub(super) fn forget(&self, id: &RequestId) {
         let Some(number) = our_number(id) else { return };
-        let waiting = self.waiting.lock().remove(&number);
-        if waiting.is_some() {
+        if self.give_up(number).is_some() {
             self.strays.gave_up(number);
         }
-        if let Some(asker) = waiting.as_ref().and_then(|waiting| waiting.asker.as_ref()) {
+    }
+
+    /// Takes a request out without an answer. Nobody can see that its call is not in flight before it is known as given up.
+    fn give_up(&self, number: i64) -> Option<Waiting> {
+        let mut waiting = self.waiting.lock();
+        if let Some(asker) = waiting.get(&number).and_then(|waiting| waiting.asker.as_ref()) {
             self.inquiries.gave_up(number, asker.caller.clone());
         }
+        waiting.remove(&number)
+    }
+
+    /// Settles a request that will have no answer; false when nobody waits for it. A server that has got it may still be
+    /// busy with it.
+    pub(super) fn failed(&self, id: &RequestId, failure: RawAnswer) -> bool {
+        let Some(number) = our_number(id) else { return false };
+        let waiting = match &failure {
+            RawAnswer::NotSent(_) => self.waiting.lock().remove(&number),
+            _ => self.give_up(number),
+        };
+        let Some(waiting) = waiting else { return false };
+        *waiting.slot.lock() = Some(failure);
+        true
     }
 
     /// Settles a request with this answer; false when nobody waits for it.
@@ -158,25 +184,25 @@ impl UpstreamSide {
     }
 
     fn question(&self, kind: QuestionKind, envelope: &Envelope<'_>, id: RequestId, arrival: &Arrival) {
-        let asker = {
+        let askers = {
             let waiting = self.waiting.lock();
             let named = arrival.of.map(|number| waiting.get(&number).and_then(|waiting| waiting.asker.clone()));
-            let calls: Vec<Asker> = waiting.values().filter_map(|waiting| waiting.asker.clone()).collect();
-            self.inquiries.attribute(named, &calls)
+            let calls = waiting.values().filter_map(|waiting| waiting.asker.clone()).collect();
+            self.inquiries.attribute(named, calls)
         };
         let params = envelope.params.map_or("null", |raw| raw.get());
-        if let Err(why) = self.inquiries.ask(kind, params, id, asker, arrival) {
+        if let Err(why) = self.inquiries.ask(kind, params, id, askers, arrival) {
             tracing::info!(target: "portcullis::upstream", server = %self.server, why, "a question of the server was refused");
             self.event(ConnectionEvent::QuestionRefused);
         }
     }
 
-    fn notification(&self, method: &str, envelope: &Envelope<'_>) -> bool {
+    fn notification(&self, method: &str, envelope: &Envelope<'_>, arrival: &Arrival) -> bool {
         let params = envelope.params.map_or("null", |raw| raw.get());
         match method {
             "notifications/progress" => self.progress(params),
             "notifications/tools/list_changed" => self.events.tools_changed(self.connection),
-            "notifications/message" => self.log(params),
+            "notifications/message" => self.log(params, arrival),
             "notifications/cancelled" => self.withdrawn(params),
             _ => return false,
         }
@@ -223,7 +249,20 @@ impl UpstreamSide {
         }
     }
 
-    fn log(&self, params: &str) {
+    /// Whom a message may be shown to: those whose call it came with, or may have come with. `Err`: nobody can tell.
+    fn audience(&self, arrival: &Arrival) -> Result<Option<Audience>, ()> {
+        let waiting = self.waiting.lock();
+        let of = |waiting: &Waiting| waiting.asker.as_ref().map(|asker| Audience::of(&asker.caller));
+        if let Some(number) = arrival.of {
+            // The stream of a listing is nobody's.
+            return waiting.get(&number).map(of).ok_or(());
+        }
+        let mut audiences = waiting.values().filter_map(of);
+        let first = audiences.next();
+        if audiences.any(|other| Some(&other) != first.as_ref()) { Err(()) } else { Ok(first) }
+    }
+
+    fn log(&self, params: &str, arrival: &Arrival) {
         #[derive(Deserialize)]
         struct Params<'a> {
             level: String,
@@ -233,11 +272,13 @@ impl UpstreamSide {
             data: Option<&'a RawValue>,
         }
         let Ok(params) = serde_json::from_str::<Params<'_>>(params) else { return };
+        // It may hold what one caller sent, and nobody can tell whose it is.
+        let Ok(audience) = self.audience(arrival) else { return };
         self.events.log(UpstreamLog {
             level: text::prefix(&params.level, 32).to_owned(),
             logger: params.logger.map(|logger| text::prefix(&logger, 256).to_owned()),
             data: params.data.map_or(Value::Null, |raw| log_data(raw.get())),
-            audience: None,
+            audience,
         });
     }
 }
@@ -308,7 +349,7 @@ impl LineRole for RoleClient {
         let id = envelope.id();
         match (&envelope.method, id) {
             (Some(method), Id::Absent) => {
-                if side.notification(method, &envelope) {
+                if side.notification(method, &envelope, arrival) {
                     return Inbound::Consumed;
                 }
                 // Others mean nothing to us, so their shape does not either.
@@ -366,6 +407,11 @@ fn answer(side: &UpstreamSide, line: &str, envelope: &Envelope<'_>, id: RequestI
     }
     let late = our_number(&id).is_some_and(|number| side.inquiries.came_late(number));
     match side.strays.came(&id) {
+        // rmcp falls back where the method is unknown, and not where the versions do not meet.
+        Stray::Own if side.era.get().is_none() && wants_handshake(line) => {
+            let why = "the server speaks versions with a handshake only";
+            Inbound::one(JsonRpcMessage::error(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None), Some(id)))
+        }
         // The handshake's answer.
         Stray::Own => Inbound::one(parse_message::<RoleClient>(line).unwrap_or_else(|error| failure(id, error))),
         Stray::Late => Inbound::Consumed,

@@ -1,8 +1,8 @@
 //! Asks every layer's components about a call, and folds what they say.
 //!
 //! The baseline is asked first, once for every layer's posture (R2 as amended). The posture under which it answered most
-//! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. About a reply
-//! to a server's question the baseline is not asked. Observed
+//! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. What it
+//! says about a reply to a server's question is kept but not applied. Observed
 //! components are asked after the decision, and what they say is kept but not applied (R16).
 //!
 //! Asks no person: that is [`super::ask`].
@@ -55,9 +55,7 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
         })
     };
 
-    // A reply belongs to a call that the baseline has let run; only what layers add can stop it.
-    let asking = postures.iter().filter(|_| kind != Kind::Reply);
-    let baseline = join_all(asking.map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
+    let baseline = join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
     let posture = governing(&postures, &baseline);
 
     let matching = |observed: bool| {
@@ -74,8 +72,14 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
         voices.push(voice(component, None, evaluation));
     }
     for ((layer, posture), evaluation) in postures.iter().zip(baseline) {
-        opinions.push(opinion(&policies.baseline, Some(layer.clone()), &evaluation));
-        voices.push(voice(&policies.baseline, Some((layer.clone(), *posture)), evaluation));
+        // A reply belongs to a call that the baseline has let run; only what layers add can stop it. Which posture governs
+        // is the baseline's to say all the same.
+        if kind != Kind::Reply {
+            opinions.push(opinion(&policies.baseline, Some(layer.clone()), &evaluation));
+        }
+        let mut voice = voice(&policies.baseline, Some((layer.clone(), *posture)), evaluation);
+        voice.observed |= kind == Kind::Reply;
+        voices.push(voice);
     }
     let (folded, steps) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
 

@@ -5,14 +5,16 @@
 //! asked: the call was approved, and the answer was given for it (decision 10).
 //! An agreement to a reply is never remembered. What is sent is the serialisation of the value that the policies saw (R26).
 //!
-//! Time in which a question is open does not count as the tool's.
+//! Time in which a question is open does not count as the tool's; all questions of one call together have as long as an ask.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::record::{self, Deciding};
 use crate::model::answerable::Answerable;
@@ -49,25 +51,27 @@ pub struct Desk {
     pub(in crate::pipeline) caller: Caller,
     /// What the answers belong to.
     pub(in crate::pipeline) prepared: Prepared,
-    /// How long an answer is waited for.
+    /// How long answers are waited for, all questions of the call together.
     pub(in crate::pipeline) deadline: Duration,
     /// How many questions are open.
-    pub(in crate::pipeline) open: watch::Sender<usize>,
+    pub(in crate::pipeline) open: Arc<watch::Sender<usize>>,
     /// How many were asked.
     pub(in crate::pipeline) asked: AtomicUsize,
+    /// How long they were open so far.
+    pub(in crate::pipeline) spent: Mutex<Duration>,
 }
 
 /// Counts a question as open.
-struct Open<'a>(&'a watch::Sender<usize>);
+struct Open(Arc<watch::Sender<usize>>);
 
-impl<'a> Open<'a> {
-    fn count(open: &'a watch::Sender<usize>) -> Self {
+impl Open {
+    fn count(open: &Arc<watch::Sender<usize>>) -> Self {
         open.send_modify(|open| *open += 1);
-        Self(open)
+        Self(Arc::clone(open))
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for Open {
     fn drop(&mut self) {
         self.0.send_modify(|open| *open = open.saturating_sub(1));
     }
@@ -75,7 +79,7 @@ impl Drop for Open<'_> {
 
 impl Desk {
     /// Decides about an answer, and returns it as it is sent.
-    async fn decide(&self, answer: &str) -> Result<Arc<str>, NoAnswer> {
+    async fn decide(&self, answer: &str, deadline: Duration) -> Result<Arc<str>, NoAnswer> {
         let arguments = Arguments::parse(answer)
             .map_err(|bad| NoAnswer::failed(format!("the client's answer cannot be passed on: {bad}")))?;
         let Some(object) = arguments.object().cloned() else {
@@ -86,7 +90,7 @@ impl Desk {
             grants: &NoGrants,
             reviewer: &*self.reviewer,
             clock: &*self.clock,
-            deadline: self.deadline,
+            deadline,
         };
         let reply = self.prepared.reply(arguments);
         let decided = approve::approve(&who, &self.call, &self.caller, reply, &mut Agreed::default()).await;
@@ -123,9 +127,19 @@ impl Questions for Desk {
             return Err(NoAnswer::not_offered(format!("one call may ask {MAX_ASKED} times")));
         }
         let _open = Open::count(&self.open);
-        let answer = tokio::time::timeout(self.deadline, self.client.ask(question)).await;
-        let answer = answer.map_err(|_elapsed| NoAnswer::failed("nobody answered in time"))??;
-        self.decide(&answer).await
+        let begun = Instant::now();
+        let left = self.deadline.saturating_sub(*self.spent.lock());
+        let exchange = async {
+            let answer = self.client.ask(question).await?;
+            self.decide(&answer, left.saturating_sub(begun.elapsed())).await
+        };
+        let answered = tokio::time::timeout(left, exchange).await;
+        *self.spent.lock() += begun.elapsed();
+        answered.unwrap_or_else(|_elapsed| Err(NoAnswer::failed("nobody answered in time")))
+    }
+
+    fn waits(&self) -> Box<dyn Send + Sync> {
+        Box::new(Open::count(&self.open))
     }
 }
 
@@ -136,7 +150,7 @@ pub(super) async fn time_is_over(mut left: Duration, open: Option<watch::Receive
         if open.wait_for(|open| *open == 0).await.is_err() {
             break;
         }
-        let since = tokio::time::Instant::now();
+        let since = Instant::now();
         tokio::select! {
             biased;
             asked = open.wait_for(|open| *open > 0) => {
@@ -157,8 +171,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_time_of_a_question_is_not_the_tools() {
-        let open = watch::Sender::new(0);
-        let begun = tokio::time::Instant::now();
+        let open = Arc::new(watch::Sender::new(0));
+        let begun = Instant::now();
         let over = tokio::spawn(time_is_over(Duration::from_secs(10), Some(open.subscribe())));
         tokio::time::sleep(Duration::from_secs(4)).await;
         let question = Open::count(&open);
@@ -171,9 +185,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_a_question_the_time_runs_on() {
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         time_is_over(Duration::from_secs(10), None).await;
-        let open = watch::Sender::new(0);
+        let open = Arc::new(watch::Sender::new(0));
         let over = time_is_over(Duration::from_secs(10), Some(open.subscribe()));
         drop(open);
         over.await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::response::Response;
 use portcullis::config::server_keys::Lifecycle;
 use portcullis::model::answer::Answer;
 use portcullis::ports::upstream::{ConnectionEvent, Unanswered};
@@ -17,6 +18,8 @@ async fn a_server_of_the_older_era_is_listed_and_called_in_its_session() {
     let (connection, _) = connect(&server).await;
     assert_eq!(list(&connection).await, 1);
     lives(&connection).await;
+    let traffic = connection.traffic();
+    assert!(traffic.received > 200 && traffic.sent > 200, "{traffic:?}");
     let asked = server.asked();
     let first: Vec<&str> = asked.iter().map(Asked::method).filter(|method| *method != "GET").collect();
     assert_eq!(first, ["server/discover", "initialize", "notifications/initialized", "tools/list", "tools/call"]);
@@ -63,7 +66,8 @@ async fn a_server_of_the_stateless_era_is_told_method_tool_and_annotated_argumen
 
 #[tokio::test]
 async fn whatever_an_older_server_says_to_discovery_it_is_asked_for_a_session_next() {
-    let answers: [(&str, fn(&Asked) -> axum::response::Response); 7] = [
+    type Answers = fn(&Asked) -> Response;
+    let answers: [(&str, Answers); 7] = [
         ("plain", |_| status(400)),
         ("method", |_| status(405)),
         ("accepted", |_| status(202)),
@@ -150,7 +154,7 @@ async fn what_is_no_answer_is_a_failure_that_says_status_and_type_and_never_the_
     let server = HttpServer::start(async |asked| {
         Some(match asked.tool()? {
             "html" => typed("text/html; charset=utf-8", HUSH),
-            "untyped" => axum::response::Response::new(HUSH.into()),
+            "untyped" => Response::new(HUSH.into()),
             "no-json" => typed("application/json", HUSH),
             "no-utf8" => typed("application/json", vec![b'"', 0xff, b'"']),
             "batch" => typed("application/json", format!("[{}]", asked.says("x"))),

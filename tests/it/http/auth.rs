@@ -184,39 +184,28 @@ async fn a_redirect_within_the_origin_is_followed_with_the_same_message_three_ti
     lives(&connection).await;
 }
 
-/// Keeps whatever is logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+#[tokio::test]
+async fn the_token_of_a_login_is_not_sent_over_plain_http_to_another_machine() {
+    // An address that is nobody's: nothing is sent there.
+    let how = How { login: Some(Login::with(&[HUSH])), ..How::default() };
+    let why = how.refused("http://192.0.2.1/mcp").await;
+    assert!(why.contains("a token is not sent to `192.0.2.1` over plain `http`"), "{why}");
 }
 
-#[tokio::test]
-async fn no_secret_is_in_any_log() {
-    let log = Log::default();
-    let kept = log.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || kept.clone()).finish();
-    // All of this test's tasks run on this thread.
-    let _guard = tracing::subscriber::set_default(subscriber);
-    let server = HttpServer::start(async |asked| {
-        asked.tool().filter(|tool| *tool != "t").map(|_| challenge(401, &format!("Bearer x=\"{HUSH}\"")))
-    });
-    let headers = vec![("X-Key".to_owned(), Secret::new(HUSH))];
-    let how = How { login: Some(Login::with(&[HUSH])), headers, ..How::default() };
-    let url = format!("{}?key={HUSH}", server.url());
-    let (connection, _) = how.try_connect(&url).await.unwrap();
-    lives(&connection).await;
-    failed(call(&connection, "refused").await);
-    connection.close().await;
-    let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
-    assert!(text.len() > 100 && !text.contains(HUSH), "{text}");
+/// The token of a login cannot be given to a command, but every other secret can.
+#[test]
+fn no_secret_is_in_any_log_or_output() {
+    let server = HttpServer::start(async |asked| asked.tool().map(|_| challenge(401, &format!("Bearer x=\"{HUSH}\""))));
+    let table = format!(
+        "url = \"{}?key=${{SECRET}}\"\nbearer_token_env_var = \"SECRET\"\nenv_http_headers = {{ X-Key = \"SECRET\" }}\n\
+         http_headers = {{ X-Other = \"{HUSH}\" }}\ndefault_tools_approval_mode = \"approve\"\n",
+        server.url()
+    );
+    let env = [("SECRET", HUSH), ("PORTCULLIS_LOG", "trace")];
+    let (_, text) = command(&table, &["call", "web/t", "{}"], &env);
+    assert_eq!(server.count("tools/call"), 1, "{text}");
+    assert!(text.contains("ready server=web") && text.contains("refused the configured bearer token"), "{text}");
+    assert!(!text.contains(HUSH), "{text}");
+    let call = server.asked().into_iter().find(|asked| asked.tool().is_some()).unwrap();
+    assert!(call.path.contains(HUSH) && call.header("x-key") == Some(HUSH) && call.header("x-other") == Some(HUSH));
 }

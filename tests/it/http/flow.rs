@@ -196,6 +196,28 @@ async fn two_hundred_calls_use_a_few_connections() {
 }
 
 #[tokio::test]
+async fn a_server_that_keeps_its_stream_open_after_the_answer_loses_the_connection() {
+    let feeds = Arc::<Mutex<Vec<Feed>>>::default();
+    let kept = feeds.clone();
+    let server = HttpServer::start(move |asked| {
+        let kept = kept.clone();
+        async move {
+            asked.tool()?;
+            let (feed, response) = fed("text/event-stream");
+            feed.send(piece(&event(&asked.says("t")))).unwrap();
+            kept.lock().push(feed);
+            Some(response)
+        }
+    });
+    let (connection, _) = How { concurrency: 1, ..How::default() }.connect(&server).await;
+    for _ in 0..10 {
+        lives(&connection).await;
+    }
+    eventually("the end of the streams", || feeds.lock().iter().all(Feed::is_closed).then_some(())).await;
+    eventually("few connections", || (server.open() <= 2).then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_ping_in_the_middle_of_a_call_is_answered_although_every_place_is_taken() {
     let server = HttpServer::start_with(None, None, legacy, {
         let answered = Arc::new(Semaphore::new(0));

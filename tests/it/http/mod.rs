@@ -8,6 +8,8 @@ mod real;
 mod session;
 mod tls;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -185,4 +187,23 @@ async fn list(connection: &Arc<dyn Connection>) -> usize {
 /// The error member of an answer.
 fn error(id: &Value, code: i64, message: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message, "data": { "k": [1] } } })
+}
+
+/// Runs a command of ours with one server `web`, whose table is this; returns the exit code and all that was printed.
+fn command(table: &str, args: &[&str], env: &[(&str, &str)]) -> (i32, String) {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("portcullis/config.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, format!("[mcp_servers.web]\n{table}")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    // A session of its own: a developer's terminal is nobody to ask.
+    let mut command = assert_cmd::Command::new("setsid");
+    command.arg("--wait").arg(env!("CARGO_BIN_EXE_portcullis")).args(args).current_dir(place.path());
+    command.env_clear().env("PATH", std::env::var("PATH").unwrap());
+    for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+        command.env(name, place.path());
+    }
+    let output = command.envs(env.iter().copied()).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (output.status.code().unwrap(), text)
 }

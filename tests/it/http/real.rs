@@ -172,7 +172,7 @@ async fn works(modern: bool) -> (Arc<dyn Connection>, Arc<Told>, Real, HttpServe
     let call = start(&connection, "hang").await;
     real.hanging.acquire().await.unwrap().forget();
     call.cancel("enough").await;
-    tokio::time::timeout(PATIENCE, real.cancelled.acquire()).await.expect("the cancellation arrives").unwrap().forget();
+    timeout(PATIENCE, real.cancelled.acquire()).await.expect("the cancellation arrives").unwrap().forget();
     lives(&connection).await;
     (connection, told, real, server)
 }

@@ -1,8 +1,12 @@
 //! Sessions that are forgotten, servers that die, streams that break: what can go on goes on, and what cannot ends.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use portcullis::model::answerable::Answerable;
+use portcullis::ports::questions::{NoAnswer, Questions, ServerQuestion};
 use portcullis::ports::upstream::{ConnectionEvent, Unanswered};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -299,4 +303,79 @@ async fn a_session_that_is_opened_for_the_probe_is_ended() {
     lives(&connection).await;
     let ended = eventually("the end of that session", || server.asked().into_iter().find(|a| a.verb == "DELETE")).await;
     assert_eq!(ended.header("mcp-session-id"), Some("never-meant"));
+}
+
+#[tokio::test]
+async fn a_stream_of_a_session_that_is_over_is_not_taken_up_in_the_next_one() {
+    let (sessions, feed) = (Arc::<Sessions>::default(), Arc::<Mutex<Option<Feed>>>::default());
+    let (kept, given) = (sessions.clone(), feed.clone());
+    let server = HttpServer::start(move |asked| {
+        let (kept, given) = (kept.clone(), given.clone());
+        async move {
+            if asked.tool() == Some("slow") {
+                let (feed, response) = fed("text/event-stream");
+                feed.send(piece("id: 1\nretry: 20\ndata\n\n")).unwrap();
+                *given.lock() = Some(feed);
+                return Some(response);
+            }
+            kept.answer(&asked, || status(404))
+        }
+    });
+    let (connection, _) = connect(&server).await;
+    let slow = start(&connection, "slow").await;
+    let feed = eventually("the call", || feed.lock().take()).await;
+    sessions.forget();
+    lives(&connection).await;
+    drop(feed);
+    let lost = end(slow).await;
+    assert!(matches!(&lost, Err(Unanswered::Lost(why)) if why.contains("its session is over")), "{lost:?}");
+    assert!(server.asked().iter().all(|asked| asked.header("last-event-id").is_none()));
+}
+
+#[tokio::test]
+async fn pitfall_8_a_question_of_a_lost_call_reaches_no_other_caller() {
+    struct Bob(Mutex<usize>);
+
+    #[async_trait]
+    impl Questions for Bob {
+        fn answerable(&self) -> Answerable {
+            Answerable::RELAYED
+        }
+
+        async fn ask(&self, _question: ServerQuestion) -> Result<Arc<str>, NoAnswer> {
+            *self.0.lock() += 1;
+            Ok(r#"{"action":"accept"}"#.into())
+        }
+    }
+
+    let feeds: Arc<Mutex<HashMap<String, Feed>>> = Arc::default();
+    let kept = feeds.clone();
+    let server = HttpServer::start_with(None, None, legacy, move |asked| {
+        let kept = kept.clone();
+        async move {
+            let name =
+                if asked.verb == "GET" { "GET" } else { asked.tool().filter(|tool| tool.starts_with("slow"))? };
+            let (feed, response) = fed("text/event-stream");
+            feed.send(piece(": hello\n\n")).unwrap();
+            kept.lock().insert(name.to_owned(), feed);
+            Some(response)
+        }
+    });
+    let (connection, _) = connect(&server).await;
+    eventually("the stream without a call", || feeds.lock().contains_key("GET").then_some(())).await;
+    // Ann's stream breaks off, and the server goes on with her call.
+    let call = OutgoingCall { caller: Caller::local("ann"), ..outgoing("slow-a") };
+    let ann = connection.hand_over(call).await.unwrap();
+    eventually("ann's call", || feeds.lock().remove("slow-a")).await;
+    end(ann).await.unwrap_err();
+    let bob = Arc::new(Bob(Mutex::default()));
+    let call = OutgoingCall { caller: Caller::local("bob"), questions: Some(bob.clone()), ..outgoing("slow-b") };
+    let _bobs = connection.hand_over(call).await.unwrap();
+    eventually("bob's call", || feeds.lock().contains_key("slow-b").then_some(())).await;
+    let params = json!({ "message": "for ann", "requestedSchema": { "type": "object", "properties": {} } });
+    let question = json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": params });
+    feeds.lock()["GET"].send(piece(&event(&question))).unwrap();
+    let refusal = |asked: &Asked| asked.body["id"] == "q" && asked.body.to_string().contains("given up");
+    eventually("the refusal", || server.asked().iter().any(refusal).then_some(())).await;
+    assert_eq!(*bob.0.lock(), 0);
 }

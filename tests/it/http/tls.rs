@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use assert_cmd::Command;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
@@ -14,7 +13,7 @@ use crate::support::http_server::legacy;
 fn with_certificate(name: &str) -> (HttpServer, String) {
     let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
     let server = HttpServer::start_with(None, Some(TlsAcceptor::from(Arc::new(config))), legacy, async |_| None);
@@ -31,34 +30,23 @@ async fn a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sen
 }
 
 /// What `tools` prints for this server where this file holds the roots of trust.
-fn tools(server: &HttpServer, roots: &str) -> (i32, String) {
+fn tools(server: &HttpServer, roots: &str) -> String {
     let place = tempfile::tempdir().unwrap();
-    fs::create_dir_all(place.path().join("portcullis")).unwrap();
-    let (config, file) = (place.path().join("portcullis/config.toml"), place.path().join("roots.pem"));
-    fs::write(&config, format!("[mcp_servers.web]\nurl = \"https://{}/mcp\"\n", server.address)).unwrap();
-    let mut private = fs::metadata(&config).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut private, 0o600);
-    fs::set_permissions(&config, private).unwrap();
+    let file = place.path().join("roots.pem");
     fs::write(&file, roots).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-    command.args(["tools", "--format", "json"]).current_dir(place.path()).env_clear();
-    for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
-        command.env(name, place.path());
-    }
-    let output = command.env("SSL_CERT_FILE", &file).output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-    (output.status.code().unwrap(), text)
+    let table = format!("url = {:?}\n", server.url());
+    command(&table, &["tools", "--format", "json"], &[("SSL_CERT_FILE", file.to_str().unwrap())]).1
 }
 
 #[test]
 fn the_roots_of_trust_can_be_named_and_the_name_of_the_server_must_be_in_its_certificate() {
     let (server, certificate) = with_certificate("127.0.0.1");
-    let (_, text) = tools(&server, &certificate);
+    let text = tools(&server, &certificate);
     assert!(text.contains("\"t\"") || text.contains("web/t"), "{text}");
     let (_, another) = with_certificate("127.0.0.1");
-    let (_, text) = tools(&server, &another);
+    let text = tools(&server, &another);
     assert!(text.contains("certificate"), "{text}");
     let (elsewhere, certificate) = with_certificate("example.test");
-    let (_, text) = tools(&elsewhere, &certificate);
+    let text = tools(&elsewhere, &certificate);
     assert!(text.contains("certificate"), "{text}");
 }

@@ -21,9 +21,6 @@ pub(super) const NEEDED: [&str; 9] = [
     "venv/bin/fastmcp",
 ];
 
-/// Whether the gateway speaks HTTP to servers. While it does not, those over HTTP are left out.
-const HTTP_UPSTREAMS: bool = true;
-
 /// How a server is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
@@ -47,7 +44,7 @@ pub(super) fn all() -> Vec<Server> {
     let kinds = ["everything", "filesystem", "memory", "thinking", "time", "git", "fetch", "fast", "ours", "odd"];
     let http = [("web", "everything"), ("fastweb", "fast")];
     let http = http.map(|(name, kind)| Server { name, kind, over: Over::Http });
-    kinds.map(stdio).into_iter().chain(http.into_iter().filter(|_| HTTP_UPSTREAMS)).collect()
+    kinds.map(stdio).into_iter().chain(http).collect()
 }
 
 /// A server's process: program, arguments, and what is in its environment beside `HOME` and `PATH`.

@@ -299,9 +299,14 @@ impl Bench {
     }
 
     pub(crate) fn with(script: Arc<Script>) -> Self {
-        let items = Arc::new(Items::default());
-        let spec = ServerSpec {
-            upstream: Arc::new(FakeUpstream(Arc::clone(&script))),
+        let spec = Self::spec(Arc::new(FakeUpstream(Arc::clone(&script))));
+        Self { script, ..Self::of(BTreeMap::from([(ServerName::parse("fake").unwrap(), spec)])) }
+    }
+
+    /// How a server is run that is reached like this.
+    pub(crate) fn spec(upstream: Arc<dyn Upstream>) -> ServerSpec {
+        ServerSpec {
+            upstream,
             identity: ServerIdentity(Digest::of(b"fake")),
             config: Digest::of(b"config"),
             view: ServerView {
@@ -316,7 +321,12 @@ impl Bench {
             required: false,
             startup_timeout: Duration::from_secs(30),
             back_off: BackOff::default(),
-        };
+        }
+    }
+
+    /// A host with these servers.
+    pub(crate) fn of(servers: BTreeMap<ServerName, ServerSpec>) -> Self {
+        let items = Arc::new(Items::default());
         let host = Host::start(HostParts {
             policies: PolicySet {
                 digest: PolicySetDigest(Digest::of(b"policies")),
@@ -330,14 +340,14 @@ impl Bench {
                 flat: FlatStyle::Namespaced,
                 flat_limit: NameLimit::GATEWAY,
             },
-            servers: BTreeMap::from([(ServerName::parse("fake").unwrap(), spec)]),
+            servers,
             disabled: BTreeMap::new(),
             recorder: Arc::clone(&items) as _,
             grants: Arc::new(SessionGrants::default()),
             clock: Arc::new(RealClock),
             ask_deadline: None,
         });
-        Self { script, items, host }
+        Self { script: Arc::default(), items, host }
     }
 
     /// Connects a client that has said nothing yet.

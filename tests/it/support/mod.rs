@@ -2,6 +2,7 @@
 
 pub(crate) mod auth_server;
 pub(crate) mod far_end;
+pub(crate) mod faulty;
 pub(crate) mod gate;
 pub(crate) mod http_server;
 pub(crate) mod installed;

@@ -126,9 +126,8 @@ impl RawClient {
         loop {
             let line = self.line().await;
             let Ok(message) = serde_json::from_str::<Message<'_>>(&line) else { continue };
-            match (message.method.as_deref(), message.id) {
-                (Some(question), Some(id)) => self.answer(id, answer_to(question)).await,
-                _ => {}
+            if let (Some(question), Some(id)) = (message.method.as_deref(), message.id) {
+                self.answer(id, answer_to(question)).await;
             }
             if let Some(reply) = reply(&message, id) {
                 return reply;

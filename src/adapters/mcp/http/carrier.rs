@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::client::{Failure, HttpClient};
 use super::order::{Kind, Order, SESSION, same};
 use super::params::ParamHeaders;
-use super::reply::Reply;
-use super::session::{Opened, Session, wants_handshake};
+use super::reply::{METHOD_NOT_FOUND, Reply};
+use super::session::{Opened, Session};
 use crate::adapters::mcp::envelope::{Envelope, Id};
 use crate::adapters::mcp::era::Era;
 use crate::adapters::mcp::transport::{
@@ -41,8 +41,6 @@ const MAX_REPLIES: usize = 256;
 const INBOX: usize = 64;
 /// How many rubbish messages of one connection are logged.
 const RUBBISH_LOGGED: u64 = 3;
-/// JSON-RPC: the server does not know the method.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// A message for rmcp.
 pub(super) type Incoming = RxJsonRpcMessage<RoleClient>;
@@ -186,7 +184,7 @@ impl Carrier {
             return;
         }
         let Some(id) = &order.id else { return };
-        if self.side.answered(id, || failure.into()) {
+        if self.side.failed(id, failure.into()) {
             self.hand_on(stand_in(id.clone())).await;
         }
     }
@@ -340,14 +338,6 @@ impl Carrier {
             // A server that could not read the request cannot say whose the error is; its response tells.
             (Some(ours), Id::Absent | Id::Bad, Some(error)) => Some(answer_line(ours, "error", error.get())),
             _ => return self.rubbish("an answer to another request"),
-        };
-        let probes = post.is_some_and(|post| post.order.kind == Kind::Discover);
-        let renamed = match ours {
-            // rmcp falls back where the method is unknown, and not where the versions do not meet.
-            Some(ours) if answers && probes && wants_handshake(text) => {
-                Some(error_line(Some(ours), METHOD_NOT_FOUND, "the server speaks versions with a handshake only"))
-            }
-            _ => renamed,
         };
         let text = renamed.as_deref().unwrap_or(text).trim();
         if let Some(post) = post.filter(|_| answers) {

@@ -5,7 +5,6 @@
 //! server may have got the request, and names an origin, never a whole address.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use reqwest::redirect::Policy;
 use url::Url;
 
 use super::endpoint::{Endpoint, Proof, bearer, host};
+use crate::adapters::mcp::traffic::Counter;
 use crate::adapters::mcp::upstream_side::RawAnswer;
 use crate::model::here::is_loopback;
 use crate::model::name::ServerName;
@@ -66,21 +66,13 @@ impl From<Failure> for RawAnswer {
     }
 }
 
-/// How many bytes of bodies went to and came from one server.
-#[derive(Debug, Default)]
-pub struct HttpTraffic {
-    /// From the server.
-    pub received: AtomicU64,
-    /// To the server.
-    pub sent: AtomicU64,
-}
-
 /// Makes requests to one endpoint.
 pub(super) struct HttpClient {
     server: ServerName,
     client: reqwest::Client,
     endpoint: Endpoint,
-    traffic: Arc<HttpTraffic>,
+    /// Counts the bytes of bodies.
+    traffic: Arc<Counter>,
 }
 
 impl HttpClient {
@@ -88,7 +80,7 @@ impl HttpClient {
     ///
     /// # Errors
     /// Why there is none, for people.
-    pub(super) fn build(server: ServerName, endpoint: Endpoint, traffic: Arc<HttpTraffic>) -> Result<Self, String> {
+    pub(super) fn build(server: ServerName, endpoint: Endpoint, traffic: Arc<Counter>) -> Result<Self, String> {
         install_ring();
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("portcullis/", env!("CARGO_PKG_VERSION")))
@@ -109,7 +101,7 @@ impl HttpClient {
 
     /// Notes that so many bytes came.
     pub(super) fn received(&self, bytes: usize) {
-        self.traffic.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.traffic.received(bytes);
     }
 
     /// Makes a request and returns the response as soon as its headers are there.
@@ -221,7 +213,7 @@ impl HttpClient {
         }
         request = request.headers(headers.clone());
         if let Some(body) = body {
-            self.traffic.sent.fetch_add(body.len() as u64, Ordering::Relaxed);
+            self.traffic.sent(body.len());
             request = request.body(body.clone());
         }
         request.send().await.map_err(|error| {

@@ -12,6 +12,9 @@ use crate::model::text;
 /// The longest body of a refusal that is read, in bytes.
 const MAX_REFUSAL: usize = 1024 * 1024;
 
+/// JSON-RPC: the server does not know the method.
+pub(super) const METHOD_NOT_FOUND: i64 = -32601;
+
 /// An answer.
 pub(super) enum Reply {
     /// The server took it, and says nothing.
@@ -86,7 +89,9 @@ impl Refusal {
     pub(super) fn forgets_session(&self, id: Option<&RequestId>) -> bool {
         match self.status {
             // The method is what is unknown.
-            StatusCode::NOT_FOUND => !id.and_then(|id| self.error(id)).is_some_and(|error| code(error) == Some(-32601)),
+            StatusCode::NOT_FOUND => {
+                id.and_then(|id| self.error(id)).is_none_or(|error| code(error) != Some(METHOD_NOT_FOUND))
+            }
             StatusCode::BAD_REQUEST => self.body.as_deref().is_some_and(|body| {
                 let envelope = Envelope::parse(body).ok();
                 let message =
@@ -117,6 +122,8 @@ impl Refusal {
         let why = format!("the server answered {}", self.shown);
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::FORBIDDEN => Failure::NotSent(why),
+            // A server that failed, or one in between, does not say how far it came.
+            status if status.is_server_error() => Failure::Lost(why),
             _ => Failure::Unusable(why),
         }
     }

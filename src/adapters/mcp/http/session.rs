@@ -5,7 +5,6 @@
 
 use http::header::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -89,34 +88,6 @@ impl Opened {
     }
 }
 
-/// Whether an answer to discovery says that the server speaks versions with a handshake only.
-pub(super) fn wants_handshake(answer: &str) -> bool {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Discovered {
-        supported_versions: Vec<ProtocolVersion>,
-    }
-    #[derive(Deserialize)]
-    struct Supported {
-        supported: Vec<ProtocolVersion>,
-    }
-    #[derive(Deserialize)]
-    struct Refused {
-        data: Supported,
-    }
-    #[derive(Deserialize)]
-    struct Answer {
-        result: Option<Discovered>,
-        error: Option<Refused>,
-    }
-    let Ok(Answer { result, error }) = serde_json::from_str(answer) else { return false };
-    let refused = error.map(|refused| refused.data.supported);
-    let versions = result.map(|discovered| discovered.supported_versions).or(refused).unwrap_or_default();
-    let known = |version: &ProtocolVersion| ProtocolVersion::KNOWN_VERSIONS.contains(version);
-    let mut spoken = versions.iter().filter(|version| known(version)).peekable();
-    spoken.peek().is_some() && spoken.all(ProtocolVersion::has_initialize)
-}
-
 impl Default for Session {
     fn default() -> Self {
         Self { now: Mutex::default(), generation: watch::Sender::new(0), renewing: tokio::sync::Mutex::default() }
@@ -173,21 +144,6 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_that_lists_older_versions_only_wants_a_handshake() {
-        let result = |versions: &str| format!(r#"{{"id":1,"result":{{"supportedVersions":{versions},"zz":1}}}}"#);
-        let error = |versions: &str| {
-            format!(r#"{{"id":1,"error":{{"code":-32022,"message":"m","data":{{"supported":{versions}}}}}}}"#)
-        };
-        for answer in [&result as &dyn Fn(&str) -> String, &error] {
-            assert!(wants_handshake(&answer(r#"["2025-11-25","2099-01-01"]"#)));
-            assert!(!wants_handshake(&answer(r#"["2026-07-28","2025-11-25"]"#)));
-            assert!(!wants_handshake(&answer(r#"["2099-01-01"]"#)), "nothing that could be spoken");
-            assert!(!wants_handshake(&answer("[]")));
-        }
-        assert!(!wants_handshake(r#"{"id":1,"error":{"code":1,"message":"m"}}"#));
-    }
 
     #[test]
     fn a_session_whose_name_is_too_long_has_none() {

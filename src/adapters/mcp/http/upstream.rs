@@ -8,7 +8,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::carrier::Carrier;
 use super::client::HttpClient;
-pub use super::client::HttpTraffic;
 use super::endpoint::{Endpoint, HttpEndpoint};
 use super::transport::HttpTransport;
 use crate::adapters::mcp::handshake::{Opening, fresh_id};
@@ -37,7 +36,6 @@ pub struct HttpUpstream {
     endpoint: HttpEndpoint,
     login: Option<Arc<dyn Credentials>>,
     settings: HttpSettings,
-    traffic: Arc<HttpTraffic>,
 }
 
 impl HttpUpstream {
@@ -50,19 +48,15 @@ impl HttpUpstream {
         login: Option<Arc<dyn Credentials>>,
         settings: HttpSettings,
     ) -> Self {
-        Self { server, endpoint, login, settings, traffic: Arc::default() }
-    }
-
-    /// Returns what counts the bytes of its connections.
-    #[must_use]
-    pub fn traffic(&self) -> Arc<HttpTraffic> {
-        self.traffic.clone()
+        Self { server, endpoint, login, settings }
     }
 
     async fn opening(&self, events: Arc<dyn UpstreamEvents>) -> Result<Opening<HttpTransport>, StartFailure> {
         let endpoint = Endpoint::check(&self.endpoint, self.login.clone())
             .map_err(|error| StartFailure::Unsupported(error.to_string()))?;
-        let (server, traffic) = (self.server.clone(), self.traffic.clone());
+        let id = fresh_id();
+        let side = Arc::new(UpstreamSide::new(self.server.as_str(), id, events.clone()));
+        let (server, traffic) = (self.server.clone(), side.traffic().clone());
         // Reading the roots of trust blocks.
         let building = tokio::task::spawn_blocking(move || HttpClient::build(server, endpoint, traffic));
         let client = match building.await {
@@ -70,8 +64,6 @@ impl HttpUpstream {
             Err(_) => return Err(StartFailure::Handshake("making its HTTP client was broken off".to_owned())),
         };
         let HttpSettings { limits, lifecycle, concurrency } = self.settings;
-        let id = fresh_id();
-        let side = Arc::new(UpstreamSide::new(self.server.as_str(), id, events.clone()));
         let (carrier, inbox) = Carrier::new(client, side.clone(), limits.line, concurrency);
         let (end, waiting) = (carrier.end.clone(), carrier.waiting());
         let room = Arc::new(move || {
