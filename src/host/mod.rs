@@ -1,6 +1,7 @@
 //! The host: everything wired together. One process, many sessions.
 
 pub mod fleet;
+mod http_server;
 pub mod network;
 pub mod policies;
 pub mod session;

@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use super::HostParts;
 use super::fleet::{BackOff, ServerSpec};
+use super::http_server::{ConfiguredHttp, Login};
 use super::policies::{ComponentSpec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
-use crate::adapters::mcp::http::endpoint::HttpEndpoint;
-use crate::adapters::mcp::http::upstream::{HttpSettings, HttpUpstream};
+use crate::adapters::mcp::http::upstream::HttpSettings;
 use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
@@ -32,7 +32,7 @@ use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
 use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
-use crate::config::server::{HttpTarget, ResolvedServer, StdioLaunch, Transport};
+use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
 use crate::config::template::MissingVariable;
@@ -48,7 +48,6 @@ use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::{Kind, Matches, PolicySet};
-use crate::ports::credentials::Credentials;
 use crate::ports::recorder::Recorder;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
 
@@ -227,16 +226,15 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             launch: launch.clone(),
             settings: Settings { limits: message_limits(server.message_limit), lifecycle: server.lifecycle },
         }),
-        Transport::Http(target) => Arc::new(ConfiguredHttp {
-            server: server.name.clone(),
-            target: target.clone(),
-            settings: HttpSettings {
+        Transport::Http(target) => {
+            let settings = HttpSettings {
                 limits: message_limits(server.message_limit),
                 lifecycle: server.lifecycle,
                 concurrency: usize::try_from(server.concurrency).unwrap_or(usize::MAX),
-            },
-            login: logins.and_then(|logins| logins.credentials_of(server, &|name| std::env::var(name).ok())),
-        }),
+            };
+            let login = logins.and_then(|logins| Login::of(logins, server, &|name| std::env::var(name).ok()));
+            Arc::new(ConfiguredHttp::new(server.name.clone(), target.clone(), settings, login))
+        }
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
     let upstream = Lanes::of(upstream, server.sharing, server.restart.when == RestartWhen::OnExit);
@@ -336,40 +334,6 @@ impl Upstream for Configured {
     }
 }
 
-/// A configured HTTP server. What its address, headers and token are is found out at each connection.
-struct ConfiguredHttp {
-    server: ServerName,
-    target: HttpTarget,
-    settings: HttpSettings,
-    /// The tokens of a login, where there can be one.
-    login: Option<Arc<dyn Credentials>>,
-}
-
-impl ConfiguredHttp {
-    fn endpoint(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<HttpEndpoint, MissingVariable> {
-        Ok(HttpEndpoint {
-            url: self.target.url.resolve(lookup)?,
-            headers: self.target.all_headers(lookup)?,
-            bearer: self.target.bearer(lookup)?,
-        })
-    }
-}
-
-#[async_trait]
-impl Upstream for ConfiguredHttp {
-    async fn connect(
-        &self,
-        deadline: Instant,
-        events: Arc<dyn UpstreamEvents>,
-    ) -> Result<Arc<dyn Connection>, StartFailure> {
-        // A variable that is not Unicode counts as not set, and its name is in the message.
-        let endpoint = self.endpoint(&|name| std::env::var(name).ok());
-        let endpoint = endpoint.map_err(|missing| StartFailure::Spawn(missing.to_string()))?;
-        let upstream = HttpUpstream::new(self.server.clone(), endpoint, self.login.clone(), self.settings);
-        upstream.connect(deadline, events).await
-    }
-}
-
 /// A server that this version cannot reach: it fails like one that is down, so that `required` still counts.
 struct Unsupported(String);
 
@@ -436,26 +400,6 @@ mod tests {
             assert!(why.ends_with("server.js` changed since it was trusted; run `portcullis trust`"), "{why}");
         }
         assert!(start(Some(crate::model::digest::Digest::of(b"evil"))).await.is_ok());
-    }
-
-    #[test]
-    fn r4_what_an_http_server_gets_is_found_out_when_it_is_connected() {
-        let text = "[mcp_servers.s]\nurl = \"https://example.org/${TENANT}\"\nbearer_token_env_var = \"TOKEN\"\n\
-                    http_headers = { A = \"x-${A}\" }\nenv_http_headers = { B = \"VAR\" }\n";
-        let resolved = resolved(&[(LayerKind::User, text)]);
-        let server = &resolved.servers[&ServerName::parse("s").unwrap()];
-        let Transport::Http(target) = &server.transport else { panic!() };
-        let settings = HttpSettings { limits: message_limits(1024), lifecycle: server.lifecycle, concurrency: 1 };
-        let configured = ConfiguredHttp { server: server.name.clone(), target: target.clone(), settings, login: None };
-        let endpoint = configured.endpoint(&|name| Some(format!("the-{name}"))).unwrap();
-        assert_eq!(endpoint.url, "https://example.org/the-TENANT");
-        let headers: Vec<_> = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
-        assert_eq!(headers, [("A", "x-the-A"), ("B", "the-VAR")]);
-        assert_eq!(endpoint.bearer.unwrap().expose(), "the-TOKEN");
-        for missing in ["TENANT", "TOKEN", "A", "VAR"] {
-            let error = configured.endpoint(&|name| (name != missing).then(|| "set".to_owned())).unwrap_err();
-            assert_eq!(error, MissingVariable(missing.to_owned()));
-        }
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub trait Credentials: Send + Sync {
     /// [`NoCredential`]; the request is not sent then.
     async fn bearer(&self) -> Result<Option<Secret>, NoCredential>;
 
+    /// Whether somebody has logged in, or it cannot be told: requests then go with a token, or not at all.
+    async fn are_there(&self) -> bool {
+        !matches!(self.bearer().await, Ok(None))
+    }
+
     /// Takes that the server answered 401 to this token, with its `WWW-Authenticate` header if it had one, and returns
     /// another token to try once more with.
     ///

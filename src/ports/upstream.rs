@@ -31,6 +31,19 @@ pub trait Upstream: Send + Sync {
         deadline: Instant,
         events: Arc<dyn UpstreamEvents>,
     ) -> Result<Arc<dyn Connection>, StartFailure>;
+
+    /// The same for calls of `audience` alone: with what they are logged in with, where a server has logins.
+    ///
+    /// # Errors
+    /// A [`StartFailure`]; whatever was started is gone by then.
+    async fn connect_for(
+        &self,
+        _audience: &Audience,
+        deadline: Instant,
+        events: Arc<dyn UpstreamEvents>,
+    ) -> Result<Arc<dyn Connection>, StartFailure> {
+        self.connect(deadline, events).await
+    }
 }
 
 /// Why a server could not be started. The text names the cause and, where there is one, the setting to change.
@@ -190,7 +203,7 @@ pub trait Connection: Send + Sync {
 
 /// The request could not be handed over; the upstream has not seen it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the connection is closed: {0}")]
+#[error("nothing was handed over: {0}")]
 pub struct NotSent(pub String);
 
 /// What goes on the wire.

@@ -26,6 +26,7 @@ mod layers;
 mod lifecycle;
 mod oauth;
 mod order;
+mod principals;
 mod questions;
 mod relay;
 mod seen;

@@ -77,7 +77,7 @@ async fn a_closed_connection_leaves_no_process_and_tells_so_once() {
     assert!(!connection.is_open());
     assert_eq!(heard.closed(), [(connection.id(), "closed".to_owned())]);
     let not_sent = connection.hand_over(outgoing("add", json!({}))).await.err().unwrap();
-    assert_eq!(not_sent.to_string(), "the connection is closed: closed");
+    assert_eq!(not_sent.to_string(), "nothing was handed over: closed");
 }
 
 #[tokio::test]

@@ -192,7 +192,7 @@ impl Laned {
     async fn start(&self, lane: &Lane, deadline: Instant) -> Result<Open, StartFailure> {
         lane.heard.changed.store(false, Ordering::Release);
         let events = Arc::clone(&lane.heard) as Arc<dyn UpstreamEvents>;
-        let connection = self.upstream.connect(deadline, events).await?;
+        let connection = self.upstream.connect_for(&lane.heard.audience, deadline, events).await?;
         match connection.list(deadline).await {
             Ok(listing) => Ok(Open { defined: defined(&listing), connection }),
             Err(failure) => {

@@ -74,6 +74,11 @@ impl Credentials for OauthCredentials {
         }
     }
 
+    /// Renews nothing: whoever asks may not use the token.
+    async fn are_there(&self) -> bool {
+        !matches!(self.0.read().await, Ok(None))
+    }
+
     async fn rejected(&self, token: &Secret, challenge: Option<&str>) -> Result<Option<Secret>, NoCredential> {
         let challenge = challenge.map(|text| WWWAuthenticateParams::parse(text, &self.0.target.url));
         if let Some(challenge) = challenge.filter(WWWAuthenticateParams::is_insufficient_scope) {

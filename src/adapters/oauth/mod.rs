@@ -30,10 +30,8 @@ use store::Slot;
 pub use store::StoreError;
 pub use target::{NoOauth, Target};
 
-use crate::config::server::ResolvedServer;
 use crate::model::caller::{Caller, Principal, TenantId};
 use crate::ports::clock::Clock;
-use crate::ports::credentials::Credentials;
 
 /// The logins of one principal: where they are kept, and how authorisation servers are talked to.
 #[derive(Clone)]
@@ -54,22 +52,22 @@ impl Logins {
         Self { state: state.to_owned(), user, tenant, principal, http, clock }
     }
 
+    /// Returns the logins of another principal, kept in the same place.
+    #[must_use]
+    pub fn of(&self, tenant: &TenantId, principal: &Principal) -> Self {
+        Self { tenant: tenant.clone(), principal: principal.clone(), ..self.clone() }
+    }
+
+    /// Whether they are this tenant's and principal's.
+    #[must_use]
+    pub fn are_of(&self, tenant: &TenantId, principal: &Principal) -> bool {
+        self.tenant == *tenant && self.principal == *principal
+    }
+
     /// Returns what gives tokens to the server's transport.
     #[must_use]
     pub fn credentials(&self, target: Target) -> OauthCredentials {
         OauthCredentials::new(self.clone(), target)
-    }
-
-    /// Returns what gives tokens to a server's transport, or `None` if its requests go without tokens of ours: another
-    /// token is configured, or the URL is no place to send one to. `lookup` resolves the variables of the URL.
-    #[must_use]
-    pub fn credentials_of(
-        &self,
-        server: &ResolvedServer,
-        lookup: &dyn Fn(&str) -> Option<String>,
-    ) -> Option<Arc<dyn Credentials>> {
-        let target = Target::of(server, lookup).ok()?;
-        Some(Arc::new(self.credentials(target)))
     }
 
     fn slot(&self, target: &Target) -> Slot {
