@@ -371,7 +371,7 @@ async fn a_call_may_ask_only_so_often() {
 }
 
 #[tokio::test]
-async fn pitfall_7_the_questions_of_a_stateless_server_become_rounds_of_one_call() {
+async fn pitfall_1_7_15_the_questions_of_a_stateless_server_become_rounds_of_one_call() {
     let mut stage = Stage::new(Lifecycle::Modern);
     let mut far = stage.served().await;
     let (client, seen) = (Client::forms(), Seen::new());

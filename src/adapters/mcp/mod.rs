@@ -1,8 +1,9 @@
-//! MCP over lines of JSON: our own transport for rmcp, the servers behind us, and what the front needs of the wire.
+//! MCP over pipes and over HTTP: our own transports for rmcp, the servers behind us, and what the front needs of the wire.
 //!
 //! Promises: what a server answered and what a client asked is kept as the text that came (rmcp's types lose unknown
-//! fields, key order and the spelling of numbers); every line is bounded; rubbish never ends a connection and an
-//! oversized answer never hangs a call; progress arrives in order; no process outlives its connection.
+//! fields, key order and the spelling of numbers); every message is bounded; rubbish never ends a connection and an
+//! oversized answer never hangs a call; progress arrives in order; a question reaches the client of its call or nobody; no
+//! process outlives its connection.
 //!
 //! | file | question |
 //! |---|---|
