@@ -5,6 +5,7 @@ mod answers;
 mod auth;
 mod flow;
 mod real;
+mod served;
 mod session;
 mod tls;
 
