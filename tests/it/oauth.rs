@@ -29,6 +29,8 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::support::auth_server::{AuthServer, Quirks};
+use crate::support::http_server::{self, HttpServer};
+use crate::support::served::Served;
 use crate::support::{PATIENCE, eventually};
 
 /// A clock that stands until it is moved.
@@ -577,33 +579,46 @@ impl Place {
     }
 
     fn start(&self, args: &[&str]) -> Child {
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
-        command.args(args).current_dir(self.dir.path().join("work")).env_clear();
-        for (name, folder) in
-            [("HOME", "home"), ("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state"), ("PATH", "bin")]
-        {
-            command.env(name, self.dir.path().join(folder));
-        }
-        // Whatever anybody turns on, no secret is said.
-        command.env("PORTCULLIS_LOG", "trace").env("SOME_TOKEN", "token-of-the-environment");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        command.spawn().unwrap()
+        start_in(self.dir.path(), args)
     }
 
     async fn run(&self, args: &[&str]) -> Ran {
-        let mut child = self.start(args);
-        let err = BufReader::new(child.stderr.take().unwrap());
-        ended(child, err, String::new()).await
+        run_in(self.dir.path(), args).await
     }
 
     /// Logs in: reads where to go from the command, and goes there as the browser.
     async fn log_in(&self, args: &[&str]) -> Ran {
-        let mut child = self.start(&[&["login", "s"], args].concat());
-        let mut err = BufReader::new(child.stderr.take().unwrap());
-        let (url, said) = address(&mut err).await;
-        assert_eq!(browse(url).await.0, 200);
-        ended(child, err, said).await
+        log_in_in(self.dir.path(), args).await
     }
+}
+
+/// Starts a command in the home that is in this folder.
+fn start_in(place: &Path, args: &[&str]) -> Child {
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.args(args).current_dir(place.join("work")).env_clear();
+    for (name, folder) in
+        [("HOME", "home"), ("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state"), ("PATH", "bin")]
+    {
+        command.env(name, place.join(folder));
+    }
+    // Whatever anybody turns on, no secret is said.
+    command.env("PORTCULLIS_LOG", "trace").env("SOME_TOKEN", "token-of-the-environment");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.spawn().unwrap()
+}
+
+async fn run_in(place: &Path, args: &[&str]) -> Ran {
+    let mut child = start_in(place, args);
+    let err = BufReader::new(child.stderr.take().unwrap());
+    ended(child, err, String::new()).await
+}
+
+async fn log_in_in(place: &Path, args: &[&str]) -> Ran {
+    let mut child = start_in(place, &[&["login", "s"], args].concat());
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let (url, said) = address(&mut err).await;
+    assert_eq!(browse(url).await.0, 200);
+    ended(child, err, said).await
 }
 
 /// Reads what is said until the address is.
@@ -776,4 +791,71 @@ async fn what_cannot_be_logged_in_to_exits_2_and_says_why() {
         assert!(ran.out.is_empty() && talk(&ran.err).contains(why), "{}", talk(&ran.err));
         assert!(!ran.err.contains("hush") && !ran.err.contains("token-of-the-environment"), "{}", ran.err);
     }
+}
+
+/// Calls until the server is there: after a failed start, the host tries again at a call only after a while.
+async fn served_at_last(served: &mut Served) {
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let answer = served.call("s__t", &json!({})).await;
+        if answer["result"]["content"][0]["text"] == "t" {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < give_up, "{answer}: {}", served.stderr());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn other_serves(served: &mut Served) {
+    assert_eq!(served.call("other__t", &json!({})).await["result"]["content"][0]["text"], "t");
+}
+
+fn code(answer: &Value) -> &str {
+    answer["result"]["_meta"]["portcullis/refusal"]["code"].as_str().unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[tokio::test]
+async fn a_gateway_that_runs_uses_a_login_renews_it_and_stops_with_the_logout() {
+    let server = AuthServer::start(Quirks::default()).await;
+    let other = HttpServer::start(async |asked| asked.tool().map(|_| http_server::json(&asked.says("t"))));
+    let approve = "default_tools_approval_mode = \"approve\"";
+    let config = format!(
+        "[mcp_servers.s]\nurl = {:?}\n{approve}\n[mcp_servers.other]\nurl = {:?}\n{approve}\n",
+        server.url(),
+        other.url()
+    );
+    let mut served = Served::greeted(&config, &[("PORTCULLIS_LOG", "info")]).await;
+    let place = served.path("");
+    let early = served.call("s__t", &json!({})).await;
+    assert_eq!(code(&early), "not-available", "{early}");
+    eventually("the command is named", || served.stderr().contains("portcullis login s").then_some(())).await;
+    other_serves(&mut served).await;
+
+    assert_eq!(log_in_in(&place, &["--no-browser"]).await.code, 0);
+    served_at_last(&mut served).await;
+    assert_eq!((server.calls(), server.renewals()), (1, 0));
+
+    server.expire();
+    let answer = served.call("s__t", &json!({})).await;
+    assert_eq!(answer["result"]["content"][0]["text"], "t", "{answer}");
+    assert_eq!((server.calls(), server.renewals()), (2, 1));
+
+    server.set(|quirks| quirks.refuses_renewal = Some("invalid_grant"));
+    server.expire();
+    let refused = served.call("s__t", &json!({})).await;
+    assert_eq!(code(&refused), "not-sent", "{refused}");
+    other_serves(&mut served).await;
+    assert_eq!(server.calls(), 2);
+
+    server.set(|quirks| quirks.refuses_renewal = None);
+    assert_eq!(log_in_in(&place, &["--no-browser"]).await.code, 0);
+    served_at_last(&mut served).await;
+    let ran = run_in(&place, &["logout", "s"]).await;
+    assert_eq!((ran.code, ran.out.as_str()), (0, "`s`: the tokens are removed and revoked.\n"), "{}", ran.err);
+    let gone = served.call("s__t", &json!({})).await;
+    assert_eq!(code(&gone), "not-sent", "the token would still be good: {gone}");
+    other_serves(&mut served).await;
+    assert_eq!(server.calls(), 3);
+    assert!(served.finish().await.success());
+    assert!(server.secrets().iter().all(|secret| !served.stderr().contains(secret)), "{}", served.stderr());
 }

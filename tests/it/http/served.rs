@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::support::eventually;
-use crate::support::http_server::{Asked, event, legacy, status, stream};
+use crate::support::http_server::{self, Asked, event, legacy, status, stream};
 use crate::support::served::Served;
 
 /// A server that does what the argument `do` says, in sessions that end when a test says so.
@@ -67,7 +67,7 @@ impl Web {
                 *self.broken_off.lock() = asked.body["id"].clone();
                 Some(stream(&["id: first\nretry: 20\ndata\n\n"]))
             }
-            text => Some(crate::support::http_server::json(&asked.says(text))),
+            text => Some(http_server::json(&asked.says(text))),
         }
     }
 }
@@ -95,10 +95,8 @@ async fn ask(served: &mut Served, id: &str, what: &str) {
 
 #[tokio::test]
 async fn a_configured_server_gets_its_headers_and_calls_up_to_its_concurrency_and_recovers() {
-    let (web, other) = (
-        Web::new(),
-        HttpServer::start(async |asked| asked.tool().map(|_| crate::support::http_server::json(&asked.says("it")))),
-    );
+    let (web, other) =
+        (Web::new(), HttpServer::start(async |asked| asked.tool().map(|_| http_server::json(&asked.says("it")))));
     let mut server = web.serve(None);
     let address = server.address;
     let keys = "http_headers = { X-Plain = \"plain\" }\nenv_http_headers = { X-Env = \"A_HEADER\" }\n\

@@ -1,17 +1,19 @@
-//! A protected resource and its authorisation server on 127.0.0.1, strict about what a client must do, with quirks.
+//! A protected MCP server and its authorisation server on 127.0.0.1, strict about what a client must do, with quirks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Form, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use portcullis::model::digest::Digest;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+
+use super::http_server::{Asked, legacy};
 
 /// What this server does otherwise than it should or than usual.
 #[derive(Clone, Default)]
@@ -47,6 +49,7 @@ struct Seen {
     access: Option<String>,
     refresh: Option<String>,
     renewals: usize,
+    calls: usize,
     revoked: Vec<String>,
     resources: Vec<String>,
     scopes: Vec<String>,
@@ -112,6 +115,16 @@ impl AuthServer {
         self.seen().secrets.clone()
     }
 
+    /// From now on the access token that was given is refused. It can be renewed.
+    pub(crate) fn expire(&self) {
+        self.seen().access = None;
+    }
+
+    /// How many tool calls came with a good token.
+    pub(crate) fn calls(&self) -> usize {
+        self.seen().calls
+    }
+
     /// The one access token that is good.
     pub(crate) fn access(&self) -> String {
         self.seen().access.clone().unwrap()
@@ -167,7 +180,7 @@ impl axum::serve::Listener for Secure {
 fn router(origin: String, quirks: Quirks) -> (Shared, Router) {
     let shared: Shared = Arc::new((origin, Mutex::new(Seen { quirks, ..Seen::default() })));
     let router = Router::new()
-        .route("/mcp", get(resource))
+        .route("/mcp", any(resource))
         .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
         .route("/.well-known/oauth-authorization-server", get(metadata))
         .route("/register", post(register))
@@ -178,11 +191,14 @@ fn router(origin: String, quirks: Quirks) -> (Shared, Router) {
     (shared, router)
 }
 
-async fn resource(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+async fn resource(State(shared): State<Shared>, verb: Method, headers: HeaderMap, body: bytes::Bytes) -> Response {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let good = shared.1.lock().access.as_ref().map(|token| format!("Bearer {token}"));
     if good.is_some() && given == good.as_deref() {
-        return "hello".into_response();
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let asked = Asked { verb, path: "/mcp".to_owned(), headers, body };
+        shared.1.lock().calls += usize::from(asked.tool().is_some());
+        return legacy(&asked);
     }
     if shared.1.lock().quirks.streams {
         let body = axum::body::Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
