@@ -9,6 +9,7 @@
 
 pub mod discover;
 pub mod docs;
+pub mod endpoint;
 pub mod file;
 mod identity;
 pub mod matcher;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::endpoint;
 use super::template::{Template, is_variable_name};
 use crate::model::name::RawToolName;
 use crate::model::posture::ApprovalMode;
@@ -318,6 +319,7 @@ impl ServerTable {
         let remote = self.environment_id.as_deref().is_some_and(|id| id != "local");
         fault(remote, "environment_id", "this version knows `local` only");
         faults.extend(self.name_faults());
+        faults.extend(endpoint::faults(self));
         faults
     }
 

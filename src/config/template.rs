@@ -86,6 +86,12 @@ impl Template {
         })
     }
 
+    /// Returns the text itself, if it names no variable.
+    #[must_use]
+    pub fn literal(&self) -> Option<String> {
+        self.resolve(&|_| None).ok()
+    }
+
     /// Returns the text with its variables put in.
     ///
     /// # Errors

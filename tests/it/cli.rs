@@ -512,6 +512,21 @@ fn config_check_finds_components_and_commands_that_cannot_be_had() {
 }
 
 #[test]
+fn config_check_and_tools_say_why_an_http_server_cannot_work() {
+    let place = Place::new();
+    place.user("[mcp_servers.web]\nurl = \"https://a.example/\"\nhttp_headers = { Host = \"b\" }\n");
+    let ran = place.run(&["config", "check"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let tools = place.run(&["tools"]);
+    for said in [ran.out + &ran.err, tools.out + &tools.err] {
+        // Long lines are broken for people.
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("the header `Host` is set by the protocol and cannot be configured"), "{said}");
+        assert!(said.contains("mcp_servers.web.http_headers.Host"), "{said}");
+    }
+}
+
+#[test]
 fn tools_says_when_a_layer_cannot_be_read() {
     let place = Place::new();
     place.user("approval_polic = \"never\"\n");

@@ -580,6 +580,50 @@ fn an_http_server_is_asked_which_era_it_speaks_and_an_unknown_login_disables_it(
 }
 
 #[test]
+fn an_http_server_whose_table_cannot_work_is_disabled_alone_and_says_which_key_and_why() {
+    let cases = [
+        ("url = 'swordfish'", "url", "is no address"),
+        ("url = 'ftp://x/swordfish'", "url", "must begin with `https://` or `http://`"),
+        ("url = 'https://u:swordfish@x/'", "url", "must not hold a user or a password"),
+        ("url = 'http://x/'\nbearer_token_env_var = 'T'", "url", "to `x` over plain `http`; use `https`"),
+        ("url = 'http://x/'\nenv_http_headers = { A = 'T' }", "url", "to `x` over plain `http`; use `https`"),
+        ("url = 'http://x/'\nhttp_headers = { A = 'swordfish' }", "url", "to `x` over plain `http`; use `https`"),
+        ("url = '${U}'\nhttp_headers = { Accept = '${T}' }", "http_headers.Accept", "set by the protocol"),
+        ("url = 'https://x/'\nenv_http_headers = { mcp-x = 'T' }", "env_http_headers.mcp-x", "remove it"),
+        ("url = 'https://x/'\nhttp_headers = { 'a b' = '1' }", "http_headers.\"a b\"", "is no name of an HTTP header"),
+        ("url = 'https://x/'\nhttp_headers = { A = \"swordfish\\n\" }", "http_headers.A", "cannot hold"),
+        (
+            "url = 'https://x/'\nbearer_token_env_var = 'T'\nhttp_headers = { authorization = '${T}' }",
+            "bearer_token_env_var",
+            "both a bearer token and an `Authorization` header; remove one",
+        ),
+    ];
+    for (keys, key, part) in cases {
+        let text = format!("[mcp_servers.good]\nurl = 'https://x/'\n[mcp_servers.files]\n{keys}\n");
+        let resolved = Machine::new().with(USER, &text).load();
+        let [problem] = resolved.problems.as_slice() else { panic!("{keys}: {}", all_problems(&resolved)) };
+        assert_eq!(problem.key, format!("mcp_servers.files.{key}"));
+        assert!(problem.line.is_some_and(|at| at > 3) && problem.message.contains(part), "{problem}");
+        let why = files(&resolved).enabled.clone().unwrap_err();
+        assert!(why.contains(part) && !format!("{why}{problem}").contains("swordfish"), "{why}");
+        assert_eq!(resolved.servers[&name("good")].enabled, Ok(()), "{keys}");
+    }
+}
+
+#[test]
+fn what_only_the_environment_can_tell_of_an_http_server_is_no_mistake_of_its_table() {
+    for keys in [
+        "url = 'http://x/'",
+        "url = '${U}://x/'\nbearer_token_env_var = 'T'",
+        "url = 'http://${HOST}/'\nhttp_headers = { A = 'b' }",
+        "url = 'http://127.0.0.1:1/'\nbearer_token_env_var = 'T'\nhttp_headers = { A = \"${X}\\n\" }",
+    ] {
+        let resolved = Machine::new().with(USER, &format!("[mcp_servers.files]\n{keys}\n")).load();
+        assert_eq!((files(&resolved).enabled.clone(), all_problems(&resolved).as_str()), (Ok(()), ""), "{keys}");
+    }
+}
+
+#[test]
 fn r9_hints_relax_only_for_servers_of_layers_that_may_allow() {
     assert!(files(&Machine::new().with(USER, FILES).load()).may_relax);
     let machine = Machine::new().with(USER, FILES).flag("mcp_servers.files.trust_annotations=false");

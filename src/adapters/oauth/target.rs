@@ -148,12 +148,17 @@ mod tests {
     use crate::model::layer::LayerKind;
 
     fn target(keys: &str) -> Result<Target, NoOauth> {
+        target_with(keys, "a.example")
+    }
+
+    /// With `${HOST}` in the environment.
+    fn target_with(keys: &str, host: &str) -> Result<Target, NoOauth> {
         let text = format!("[mcp_servers.s]\n{keys}\n");
         let layer = EmbeddedLayer { kind: LayerKind::User, text, folder: std::env::temp_dir() };
         let session = SessionSources { embedded: vec![layer], ..SessionSources::default() };
         let resolved = load(&Places::nowhere(), &session);
         let server = &resolved.servers[&ServerName::parse("s").unwrap()];
-        Target::of(server, &|name| (name == "HOST").then(|| "a.example".to_owned()))
+        Target::of(server, &|name| (name == "HOST").then(|| host.to_owned()))
     }
 
     #[test]
@@ -166,7 +171,8 @@ mod tests {
         for bad in
             ["http://a.example", "http://127.0.0.1.evil.example", "ftp://localhost", "https://u:p@a.example", "a"]
         {
-            assert!(matches!(target(&format!("url = {bad:?}")), Err(NoOauth::Url { .. })), "{bad}");
+            // What is written out is judged when the configuration is read; what a variable holds is judged here.
+            assert!(matches!(target_with("url = \"${HOST}\"", bad), Err(NoOauth::Url { .. })), "{bad}");
         }
     }
 

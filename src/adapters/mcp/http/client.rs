@@ -14,9 +14,10 @@ use http::{HeaderValue, Method, StatusCode};
 use reqwest::redirect::Policy;
 use url::Url;
 
-use super::endpoint::{Endpoint, Proof, bearer, host};
+use super::endpoint::{Endpoint, Proof, bearer};
 use crate::adapters::mcp::traffic::Counter;
 use crate::adapters::mcp::upstream_side::RawAnswer;
+use crate::config::endpoint::host;
 use crate::model::here::is_loopback;
 use crate::model::name::ServerName;
 use crate::model::secret::Secret;

@@ -1,40 +1,17 @@
 //! Where a server is and what goes with every request to it, checked once when it is connected.
 //!
-//! Header values may be secrets: they are marked so, and no text here holds one.
+//! What an address and headers may be is the configuration's rule; here it meets what the variables made of them. Header
+//! values may be secrets: they are marked so, and no text here holds one.
 
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use url::Url;
 
+use crate::config::endpoint::{BadEndpoint, address, header_name, header_value, may_send};
 use crate::model::here::is_private;
 use crate::model::secret::Secret;
-use crate::model::text;
 use crate::ports::credentials::Credentials;
-
-/// Headers that are ours to set. Everything that begins with `mcp-` is, too.
-const OURS: [&str; 18] = [
-    "accept",
-    "accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "http2-settings",
-    "keep-alive",
-    "last-event-id",
-    "proxy-authorization",
-    "proxy-connection",
-    "range",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-/// The longest address, in bytes.
-const MAX_URL: usize = 8 * 1024;
 
 /// An HTTP server as it is configured, with everything from the environment put in.
 #[derive(Debug, Clone)]
@@ -45,38 +22,6 @@ pub struct HttpEndpoint {
     pub headers: Vec<(String, Secret)>,
     /// A fixed bearer token.
     pub bearer: Option<Secret>,
-}
-
-/// Why an endpoint cannot be used. Holds no value of a header and nothing of an address but its host.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadEndpoint {
-    /// No address.
-    #[error("its `url` is no address: {0}")]
-    Url(String),
-    /// Neither `http` nor `https`.
-    #[error("its `url` must begin with `https://` or `http://`")]
-    Scheme,
-    /// A password in an address ends up in logs.
-    #[error("its `url` must not hold a user or a password; use `bearer_token_env_var` or `env_http_headers`")]
-    User,
-    /// No name of a header.
-    #[error("`{0}` is no name of an HTTP header")]
-    HeaderName(String),
-    /// A header that is ours.
-    #[error("the header `{0}` is set by the protocol and cannot be configured")]
-    Reserved(String),
-    /// A value with characters that no header may have.
-    #[error("the value of the header `{0}` has characters that a header cannot hold")]
-    HeaderValue(String),
-    /// The token has such characters.
-    #[error("the bearer token has characters that a header cannot hold, or is empty")]
-    Token,
-    /// Two of them.
-    #[error("it has both a bearer token and an `Authorization` header")]
-    TwoTokens,
-    /// Secrets in the clear.
-    #[error("headers and tokens are not sent to `{0}` over plain `http`; use `https`")]
-    Plain(String),
 }
 
 /// What proves to the server who we are.
@@ -107,7 +52,8 @@ impl Endpoint {
         let url = address(&given.url)?;
         let mut headers = HeaderMap::new();
         for (name, value) in &given.headers {
-            let (name, value) = header(name, value)?;
+            let name = header_name(name)?;
+            let value = header_value(&name, value.expose())?;
             headers.append(name, value);
         }
         let configured = headers.contains_key(AUTHORIZATION);
@@ -120,9 +66,7 @@ impl Endpoint {
             (None, Some(login)) if !configured => Proof::Login(login),
             (None, _) => Proof::Nothing,
         };
-        if !is_private(&url) && (!headers.is_empty() || matches!(proof, Proof::Fixed(_))) {
-            return Err(BadEndpoint::Plain(host(&url)));
-        }
+        may_send(&url, !headers.is_empty() || matches!(proof, Proof::Fixed(_)))?;
         Ok(Self { url, headers, proof })
     }
 
@@ -132,44 +76,11 @@ impl Endpoint {
     }
 }
 
-fn address(text: &str) -> Result<Url, BadEndpoint> {
-    if text.len() > MAX_URL {
-        return Err(BadEndpoint::Url(format!("it has more than {MAX_URL} bytes")));
-    }
-    let mut url = Url::parse(text).map_err(|error| BadEndpoint::Url(error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-        return Err(BadEndpoint::Scheme);
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(BadEndpoint::User);
-    }
-    url.set_fragment(None);
-    Ok(url)
-}
-
-fn header(name: &str, value: &Secret) -> Result<(HeaderName, HeaderValue), BadEndpoint> {
-    let shown = || text::shown(name, 64);
-    let parsed: HeaderName = name.parse().map_err(|_| BadEndpoint::HeaderName(shown()))?;
-    if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with("mcp-") {
-        return Err(BadEndpoint::Reserved(shown()));
-    }
-    let mut value = HeaderValue::from_str(value.expose()).map_err(|_| BadEndpoint::HeaderValue(shown()))?;
-    value.set_sensitive(true);
-    Ok((parsed, value))
-}
-
 /// Returns the header value of a token; `None`: it has characters that no header may have.
 pub(super) fn bearer(token: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose())).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-/// Returns the host of an address, for people.
-pub(super) fn host(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    let shown = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    text::shown(&shown, 256)
 }
 
 #[cfg(test)]
