@@ -2,8 +2,8 @@
 
 use std::sync::Once;
 
-/// Returns a builder for clients. The one place that decides who does the cryptography, once for the process; what an
-/// embedder has installed before stays.
+/// Returns a builder for clients. Decides who does the cryptography, once for the process; what an embedder has installed
+/// before stays. The transport of HTTP servers builds its own client, with the same provider.
 pub fn client_builder() -> reqwest::ClientBuilder {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
