@@ -84,7 +84,15 @@ pub fn policy_set(
     let baseline = bind(engine, baseline_spec(), &mut about);
     let components = specs.into_iter().map(|spec| bind(engine, spec, &mut about)).collect();
     describe(&mut about, &postures, &refusals);
-    PolicySet { digest: PolicySetDigest(Digest::of(about.as_bytes())), baseline, components, postures, refusals }
+    PolicySet {
+        digest: PolicySetDigest(Digest::of(about.as_bytes())),
+        baseline,
+        components,
+        connectors: Vec::new(),
+        sanitisers: Vec::new(),
+        postures,
+        refusals,
+    }
 }
 
 fn baseline_spec() -> ComponentSpec {

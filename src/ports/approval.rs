@@ -10,6 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
+use super::connector::ConnectorComponent;
+use super::sanitiser::SanitiserComponent;
+use super::state::Moment;
 use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
@@ -81,6 +84,8 @@ pub struct CallFacts {
     pub arguments: Arguments,
     /// Milliseconds since the Unix epoch; one value for the whole decision.
     pub now_ms: u64,
+    /// What was before: labels, history, counters (R33).
+    pub moment: Moment,
 }
 
 /// A line that a component logged.
@@ -138,26 +143,41 @@ pub trait Matches: Send + Sync + std::fmt::Debug {
     fn matches(&self, kind: Kind, tool: &ToolRef, identity: ServerIdentity) -> bool;
 }
 
-/// A component as one layer configured it.
-#[derive(Clone)]
-pub struct BoundComponent {
+/// A component as one layer configured it, for one decision point.
+pub struct Bound<C: ?Sized> {
     /// Layer, name and digest.
     pub source: Source,
     /// Whether an allow of it may lift the baseline's ask (R3).
     pub may_allow: bool,
-    /// What a failure of it means.
+    /// What a failure of it means; for connector policies and sanitisers that is fixed (disabled, withheld).
     pub on_failure: OnFailure,
     /// Whether it is only observed (R16).
     pub observe: bool,
     /// Which calls it is asked about.
     pub matches: Arc<dyn Matches>,
     /// The component, or why it could not be loaded: an error, never an absence.
-    pub component: Result<Arc<dyn ApprovalComponent>, Fault>,
+    pub component: Result<Arc<C>, Fault>,
 }
 
-impl std::fmt::Debug for BoundComponent {
+/// An approval component as one layer configured it.
+pub type BoundComponent = Bound<dyn ApprovalComponent>;
+
+impl<C: ?Sized> Clone for Bound<C> {
+    fn clone(&self) -> Self {
+        Self {
+            source: self.source.clone(),
+            may_allow: self.may_allow,
+            on_failure: self.on_failure,
+            observe: self.observe,
+            matches: Arc::clone(&self.matches),
+            component: self.component.clone(),
+        }
+    }
+}
+
+impl<C: ?Sized> std::fmt::Debug for Bound<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BoundComponent")
+        f.debug_struct("Bound")
             .field("source", &self.source)
             .field("observe", &self.observe)
             .field("loaded", &self.component.is_ok())
@@ -172,8 +192,12 @@ pub struct PolicySet {
     pub digest: PolicySetDigest,
     /// The built-in component; asked with every layer's posture.
     pub baseline: BoundComponent,
-    /// All layers' components, most trusted layer first (R1).
+    /// All layers' approval components, most trusted layer first (R1).
     pub components: Vec<BoundComponent>,
+    /// All layers' connector policies, most trusted layer first, the baseline last.
+    pub connectors: Vec<Bound<dyn ConnectorComponent>>,
+    /// All layers' sanitisers, most trusted layer first: none sees what one before it removed.
+    pub sanitisers: Vec<Bound<dyn SanitiserComponent>>,
     /// What the layers say about approval.
     pub postures: PostureLayers,
     /// Why every call is refused: layers that could not be read (R8).

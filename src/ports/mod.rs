@@ -4,9 +4,12 @@
 
 pub mod approval;
 pub mod clock;
+pub mod connector;
 pub mod credentials;
 pub mod grants;
 pub mod questions;
 pub mod recorder;
 pub mod reviewer;
+pub mod sanitiser;
+pub mod state;
 pub mod upstream;

@@ -356,7 +356,7 @@ macro_rules! never_held {
 }
 
 never_held!(HostAppTool, AppTool {
-    connector() -> types::Connector;
+    connector() -> Option<types::Connector>;
     name() -> String;
     title() -> Option<String>;
     hints() -> types::Hints;

@@ -21,6 +21,7 @@ use crate::model::posture::{ApprovalPolicy, Posture};
 use crate::model::verdict::{Fault, FaultCode, Verdict};
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
+use crate::ports::state::Moment;
 
 /// How long all observed components together may hold up a call (R16).
 const OBSERVING: Duration = Duration::from_millis(100);
@@ -52,6 +53,7 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
             posture,
             arguments: prepared.arguments().clone(),
             now_ms,
+            moment: Moment::empty(),
         })
     };
 

@@ -218,6 +218,8 @@ impl Policies {
                 ..bound(LayerKind::Builtin, "approval-baseline", Arc::clone(&self.baseline))
             },
             components: self.components.clone(),
+            connectors: Vec::new(),
+            sanitisers: Vec::new(),
             postures: PostureLayers::new(self.postures.clone()),
             refusals: self.refusals.clone(),
         }

@@ -332,6 +332,8 @@ impl Bench {
                 digest: PolicySetDigest(Digest::of(b"policies")),
                 baseline: bound(LayerKind::Builtin, "approval-baseline", Arc::new(Content)),
                 components: vec![bound(LayerKind::Managed, "guard", Arc::new(FakePolicy))],
+                connectors: Vec::new(),
+                sanitisers: Vec::new(),
                 postures: PostureLayers::default(),
                 refusals: Vec::new(),
             },

@@ -13,6 +13,7 @@ use portcullis::model::posture::Posture;
 use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::{Fault, Source};
 use portcullis::ports::approval::{ApprovalComponent as _, CallFacts, Evaluation, Kind};
+use portcullis::ports::state::Moment;
 use serde_json::Value;
 
 /// One engine for all tests of this process, as in a real host.
@@ -48,6 +49,7 @@ pub(crate) fn facts(tool: &str, arguments: &str) -> CallFacts {
         posture: Posture::default(),
         arguments: Arguments::parse(arguments).unwrap(),
         now_ms: 1_700_000_000_000,
+        moment: Moment::empty(),
     }
 }
 
