@@ -13,6 +13,10 @@ pub(crate) fn describe(decision: &Decision, width: usize) -> String {
     let mut out = format!("{}\n", styled(render::STRONG, "verdicts"));
     for voice in &decision.voices {
         out.push_str(&field(2, &format!("{}:", source(&voice.source)), &said(voice), width));
+        out.push_str(&field(4, "cost", &format!("{} fuel, {} µs", voice.fuel, voice.time.as_micros()), width));
+        if let Some(digest) = &voice.source.digest {
+            out.push_str(&field(4, "digest", &digest.to_string(), width));
+        }
         if let Some(file) = voice.source.layer.file() {
             out.push_str(&field(4, "file", &shown(&file.display().to_string(), 300), width));
         }

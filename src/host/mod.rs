@@ -18,6 +18,7 @@ use crate::model::name::ServerName;
 use crate::pipeline::Pipeline;
 use crate::pipeline::admit::catalog::{Catalog, Names};
 use crate::pipeline::consent::ask;
+use crate::pipeline::consent::observe::Observatory;
 use crate::pipeline::follow::pending::PendingCalls;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
@@ -60,6 +61,7 @@ impl Host {
     pub fn start(parts: HostParts) -> Arc<Self> {
         let catalog = Arc::new(Catalog::new(Arc::new(parts.policies), parts.names));
         let fleet = Fleet::start(parts.servers, parts.disabled, Arc::clone(&catalog));
+        let observatory = Arc::new(Observatory::new(Arc::clone(&parts.recorder), Arc::clone(&parts.clock)));
         let pipeline = Pipeline {
             catalog: Arc::clone(&catalog),
             fleet: Arc::clone(&fleet) as _,
@@ -67,6 +69,7 @@ impl Host {
             recorder: parts.recorder,
             clock: parts.clock,
             pending: Arc::new(PendingCalls::default()),
+            observatory,
             ask_deadline: parts.ask_deadline.unwrap_or(ask::DEADLINE),
         };
         Arc::new(Self { pipeline, catalog, fleet })
@@ -105,7 +108,11 @@ impl Host {
     /// Calls that are still open then lose their connection and complete as such; whoever runs them may also drop them, which
     /// completes them as cancelled.
     pub async fn shutdown(&self, grace: Duration) {
-        let _idle = tokio::time::timeout(grace, self.pipeline.pending.idle()).await;
+        let quiet = async {
+            self.pipeline.pending.idle().await;
+            self.pipeline.observatory.idle().await;
+        };
+        let _idle = tokio::time::timeout(grace, quiet).await;
         self.fleet.stop().await;
     }
 }

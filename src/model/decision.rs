@@ -1,6 +1,8 @@
 //! A decision with everything that led to it, for records and `explain`.
 
-use serde::Serialize;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
 
 use super::layer::LayerRef;
 use super::posture::Posture;
@@ -22,6 +24,13 @@ pub struct Voice {
     pub observed: bool,
     /// The fuel that it used.
     pub fuel: u64,
+    /// The time that it took in the sandbox; written as whole microseconds.
+    #[serde(rename = "time_us", serialize_with = "microseconds")]
+    pub time: Duration,
+}
+
+fn microseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// An answer or a failure.

@@ -14,6 +14,7 @@ use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::admit::slots::{Slot, Slots};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
+use super::consent::observe::Observatory;
 use super::consent::settle::{Answered, Settled, Standing, refused, settle};
 use super::consent::{ask, decide, remember};
 use super::dispatch::meta::TurnInfo;
@@ -53,6 +54,8 @@ pub struct Pipeline {
     pub clock: Arc<dyn Clock>,
     /// The open calls.
     pub pending: Arc<PendingCalls>,
+    /// Where observed components run.
+    pub observatory: Arc<Observatory>,
     /// How long an answer of a person is waited for.
     pub ask_deadline: Duration,
 }
@@ -203,11 +206,16 @@ impl<'p> Call<'p> {
         let progress = self.request.progress.take();
         let desk = self.desk(lease.approved().prepared());
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
+        let observed = lease.approved().observers().map(|observers| (record.clone(), observers));
         let request = &self.request;
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
         let with = call::With { id, caller, turn, progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
-        let answered = match handed.await {
+        let handed = handed.await;
+        if let Some((record, observers)) = observed {
+            pipeline.observatory.start(&record, Some(observers));
+        }
+        let answered = match handed {
             Ok(sent) => {
                 if let Some(started) = &mut self.started {
                     started.sent(sent.at());
@@ -273,6 +281,7 @@ impl<'p> Call<'p> {
                     if let Err(error) = pipeline.recorder.decision(&record) {
                         tracing::warn!(%error, "the record of a refusal was lost");
                     }
+                    pipeline.observatory.start(&record, refused.observers);
                     self.decision = Some(refused.decision);
                     return Err(refused.failure);
                 }
@@ -304,7 +313,10 @@ impl<'p> Call<'p> {
         let catalog = &self.pipeline.catalog;
         let policies = Arc::clone(catalog.current().policies());
         let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
-        let decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms).await;
+        let mut decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms).await;
+        if let Some(observers) = &decided.observers {
+            decided.decision.voices.extend(observers.watch().await);
+        }
         self.decision = Some(decided.decision.clone());
         let standing = Standing {
             target: &self.request.target,
@@ -356,6 +368,7 @@ impl<'p> Call<'p> {
             catalog: Arc::clone(&pipeline.catalog),
             recorder: Arc::clone(&pipeline.recorder),
             clock: Arc::clone(&pipeline.clock),
+            observatory: Arc::clone(&pipeline.observatory),
             call: self.request.id.clone(),
             caller: self.request.caller.clone(),
             prepared: prepared.reply(Arguments::none()),

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::approval::Kind;
 use crate::model::caller::Caller;
-use crate::model::decision::Decision;
+use crate::model::decision::{Decision, Voice};
 use crate::model::digest::Digest;
 use crate::model::item::Item;
 use crate::model::name::{CallId, ToolRef};
@@ -64,6 +64,26 @@ pub struct DecisionRecord {
     pub consent: Consent,
 }
 
+/// What observed components said about a call whose decision is already recorded (R16).
+#[derive(Debug, Clone, Serialize)]
+pub struct ObservedRecord {
+    /// When.
+    pub at: Timestamp,
+    /// The call.
+    pub call: CallId,
+    /// What would be sent.
+    pub kind: Kind,
+    /// Raw server and tool.
+    #[serde(flatten)]
+    pub tool: ToolRef,
+    /// The policies in force.
+    pub policy_set: PolicySetDigest,
+    /// The arguments' digest.
+    pub arguments: Digest,
+    /// What they said.
+    pub voices: Vec<Voice>,
+}
+
 /// A record could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the record could not be written")]
@@ -79,4 +99,7 @@ pub trait Recorder: Send + Sync {
     /// # Errors
     /// [`RecordFailed`]; the call is refused then.
     fn decision(&self, record: &DecisionRecord) -> Result<(), RecordFailed>;
+
+    /// Takes what observed components said. Like an item: a failure to keep it is the recorder's to report.
+    fn observed(&self, record: &ObservedRecord);
 }

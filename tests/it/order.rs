@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use portcullis::model::decision::Spoken;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
-use portcullis::model::verdict::{Remember, Verdict};
+use portcullis::model::verdict::{FaultCode, Remember, Verdict};
 use portcullis::pipeline::dispatch::meta::TurnInfo;
 use portcullis::pipeline::{CallRequest, Would};
 use portcullis::ports::recorder::Consent;
 use portcullis::ports::reviewer::Reply;
 use serde_json::{Map, Value, json};
 
+use crate::fakes::Gate;
 use crate::fakes::bench::Bench;
 use crate::fakes::people::{Person, allowed};
 use crate::fakes::policy::{Policies, Scripted, ask, bound, deny};
@@ -79,21 +81,44 @@ async fn r17_a_grant_that_cannot_be_kept_lets_the_call_run_once_and_the_record_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn r16_an_observed_component_is_asked_after_the_decision_and_changes_nothing() {
-    let journal_of = |bench: &Bench| bench.journal.lines();
-    let applied = Scripted::says(Verdict::Abstain);
-    let watching = Scripted::says(deny("would-refuse"));
+async fn r16_an_observed_component_holds_nothing_up_changes_nothing_and_is_recorded() {
+    let gate = Gate::closed();
+    let watching = Scripted::says(deny("would-refuse")).at(&gate);
     let mut observed = bound(LayerKind::Managed, "watching", Arc::clone(&watching) as _);
     observed.observe = true;
-    let set = Policies::open(&["files"]).with(LayerKind::User, "applied", &applied).and(observed);
-    let bench = Bench::new(&set).await;
-    let (_a, _b) = (applied.noting(&bench.journal, "applied"), watching.noting(&bench.journal, "observed"));
+    let bench = Bench::new(&Policies::open(&["files"]).and(observed)).await;
     let finished = bench.write().await;
-    assert_eq!(finished.item.status, Status::Completed);
-    assert_eq!(journal_of(&bench)[1..3], ["applied", "observed"]);
-    let decision = &bench.tape.decisions()[0].decision;
-    let voice = decision.voices.iter().find(|voice| &*voice.source.component == "watching").unwrap();
-    assert!(voice.observed, "what an observed component said is kept apart");
+    assert_eq!(finished.item.status, Status::Completed, "the call waited for what is only observed");
+    assert!(bench.tape.decisions()[0].decision.voices.iter().all(|voice| !voice.observed));
+    gate.open();
+    bench.pipeline.observatory.idle().await;
+    let record = &bench.tape.observed()[0];
+    assert_eq!((&record.call, record.policy_set), (&finished.item.call.id, bench.tape.decisions()[0].policy_set));
+    let [voice] = record.voices.as_slice() else { panic!("{record:?}") };
+    assert!(voice.observed && matches!(voice.spoken, Spoken::Verdict(Verdict::Deny(_))), "{voice:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r16_a_refused_call_is_observed_too_and_an_observer_that_never_ends_is_given_up() {
+    let mut observed = bound(LayerKind::Managed, "watching", Scripted::says(Verdict::Abstain).at(&Gate::closed()) as _);
+    observed.observe = true;
+    let refuses = Scripted::says(deny("no"));
+    let bench = Bench::new(&Policies::open(&["files"]).with(LayerKind::User, "refuses", &refuses).and(observed)).await;
+    assert_eq!(bench.write().await.item.status, Status::Failed);
+    bench.pipeline.observatory.idle().await;
+    let record = &bench.tape.observed()[0];
+    assert!(matches!(&record.voices[0].spoken, Spoken::Fault(fault) if fault.code == FaultCode::Budget), "{record:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r16_explaining_shows_what_is_observed_and_records_nothing() {
+    let mut observed = bound(LayerKind::Managed, "watching", Scripted::says(deny("would-refuse")) as _);
+    observed.observe = true;
+    let bench = Bench::new(&Policies::open(&["files"]).and(observed)).await;
+    let explained = bench.pipeline.explain(bench.request("files/write", "{}")).await;
+    assert!(matches!(explained.would, Would::Run { .. }), "{:?}", explained.would);
+    assert!(explained.decision.unwrap().voices.iter().any(|voice| voice.observed));
+    assert!(bench.tape.observed().is_empty());
 }
 
 /// Calls with this turn and returns the `_meta` on the wire.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::item::Item;
-use crate::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
+use crate::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 
 /// Gives everything to each of its recorders, in order. Without any it keeps nothing: a host without a record.
 #[derive(Clone, Default)]
@@ -39,6 +39,12 @@ impl Recorder for Fanout {
         }
         outcome
     }
+
+    fn observed(&self, record: &ObservedRecord) {
+        for recorder in &self.0 {
+            recorder.observed(record);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -55,6 +61,8 @@ mod tests {
         fn decision(&self, _record: &DecisionRecord) -> Result<(), RecordFailed> {
             Err(RecordFailed(std::io::Error::other("full")))
         }
+
+        fn observed(&self, _record: &ObservedRecord) {}
     }
 
     #[test]

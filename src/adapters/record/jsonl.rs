@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::line;
 use crate::model::item::Item;
-use crate::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
+use crate::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 
 /// The log file could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -99,19 +99,29 @@ fn ends_torn(path: &Path, file: &File) -> bool {
     regular && last().is_ok_and(|byte| byte != b'\n')
 }
 
-impl Recorder for JsonLines {
-    fn item(&self, item: &Item) {
-        let line = line::item(item, self.include_arguments, line::MAX_LINE);
+impl JsonLines {
+    /// Writes a line that no call waits for.
+    fn write_or_count(&self, line: io::Result<Vec<u8>>) {
         // The first one is reported and all are counted: a full disk must not fill the other log as well.
         if let Err(error) = self.write(line)
             && self.lost.fetch_add(1, Ordering::Relaxed) == 0
         {
-            tracing::error!(%error, "an item could not be written to the log; further ones are only counted");
+            tracing::error!(%error, "a line could not be written to the log; further ones are only counted");
         }
+    }
+}
+
+impl Recorder for JsonLines {
+    fn item(&self, item: &Item) {
+        self.write_or_count(line::item(item, self.include_arguments, line::MAX_LINE));
     }
 
     fn decision(&self, record: &DecisionRecord) -> Result<(), RecordFailed> {
         self.write(line::decision(record, line::MAX_LINE)).map_err(RecordFailed)
+    }
+
+    fn observed(&self, record: &ObservedRecord) {
+        self.write_or_count(line::observed(record, line::MAX_LINE));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Items and decisions as one line of JSON each.
 //!
-//! Every line has `type` (`started`, `completed`, `decision`), `time`, `call`, `server` and `tool`, so that all lines of
+//! Every line has `type` (`started`, `completed`, `decision`, `observed`), `time`, `call`, `server` and `tool`, so that all lines of
 //! one call are found by its id. Lines are bounded: what does not fit is left out and the line says `"cut":true`.
 //! Arguments are left out unless asked for: they hold what users type and what tools are given, secrets included.
 
@@ -20,7 +20,7 @@ use crate::model::outcome::{Code, Durations, Outcome};
 use crate::model::revision::{PolicySetDigest, Revision};
 use crate::model::verdict::Folded;
 use crate::ports::approval::Kind;
-use crate::ports::recorder::{Consent, DecisionRecord};
+use crate::ports::recorder::{Consent, DecisionRecord, ObservedRecord};
 
 /// The longest line, its newline included, in bytes.
 pub(super) const MAX_LINE: usize = 1024 * 1024;
@@ -82,6 +82,18 @@ struct About<'a> {
     plugin_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     read_only_hint: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct ObservedLine<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    kind: Kind,
+    policy_set: PolicySetDigest,
+    arguments_digest: Digest,
+    voices: &'a [Voice],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
 }
 
 #[derive(Serialize)]
@@ -178,6 +190,34 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
     }
 }
 
+/// Returns the line of what observed components said, its newline included. Too long, it says so and names nobody.
+///
+/// # Errors
+/// When there is no line within the limit, which bounded names and ids exclude.
+pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<Vec<u8>> {
+    let line = |voices, cut| {
+        let line = ObservedLine {
+            head: Head {
+                r#type: "observed",
+                time: record.at,
+                call: &record.call,
+                server: Some(&record.tool.server),
+                tool: &record.tool.tool,
+            },
+            kind: record.kind,
+            policy_set: record.policy_set,
+            arguments_digest: record.arguments,
+            voices,
+            cut,
+        };
+        encode(&line, max)
+    };
+    match line(&record.voices, false)? {
+        Some(whole) => Ok(whole),
+        None => line(&[], true)?.ok_or_else(too_long),
+    }
+}
+
 impl<'a> End<'a> {
     fn of(outcome: &'a Outcome, durations: Durations, bare: bool) -> Self {
         let outcome = match outcome {
@@ -243,8 +283,14 @@ pub(super) mod samples {
     pub(in crate::adapters::record) fn decision() -> DecisionRecord {
         let reason = Reason { rule: RuleId::parse("no-writes"), text: "writes are off".to_owned() };
         let source = Source { layer: LayerRef::new(LayerKind::Managed), component: "guard".into(), digest: None };
-        let voice =
-            Voice { source, spoken: Spoken::Verdict(Verdict::Deny(reason)), posture: None, observed: false, fuel: 7 };
+        let voice = Voice {
+            source,
+            spoken: Spoken::Verdict(Verdict::Deny(reason)),
+            posture: None,
+            observed: false,
+            fuel: 7,
+            time: Duration::ZERO,
+        };
         DecisionRecord {
             at: Timestamp::UNIX_EPOCH,
             call: CallId::new("call_1").unwrap(),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::model::item::Item;
-use crate::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
+use crate::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 
 /// Keeps the newest items and decisions. The oldest make room: a process that runs for weeks must not grow for weeks.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub struct MemoryRecorder {
 struct Kept {
     items: VecDeque<Item>,
     decisions: VecDeque<DecisionRecord>,
+    observed: VecDeque<ObservedRecord>,
 }
 
 impl Default for MemoryRecorder {
@@ -45,6 +46,12 @@ impl MemoryRecorder {
     pub fn decisions(&self) -> Vec<DecisionRecord> {
         self.kept.lock().decisions.iter().cloned().collect()
     }
+
+    /// Returns what observed components said, oldest first.
+    #[must_use]
+    pub fn observed_decisions(&self) -> Vec<ObservedRecord> {
+        self.kept.lock().observed.iter().cloned().collect()
+    }
 }
 
 impl Recorder for MemoryRecorder {
@@ -55,6 +62,10 @@ impl Recorder for MemoryRecorder {
     fn decision(&self, record: &DecisionRecord) -> Result<(), RecordFailed> {
         push(&mut self.kept.lock().decisions, record.clone(), self.capacity);
         Ok(())
+    }
+
+    fn observed(&self, record: &ObservedRecord) {
+        push(&mut self.kept.lock().observed, record.clone(), self.capacity);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::observe::Observers;
 use super::settle::{Answered, Settled, Standing, not_agreed, settle};
 use super::{ask, decide, remember};
 use crate::model::caller::Caller;
@@ -43,6 +44,7 @@ pub struct Approved {
     policies: Arc<PolicySet>,
     consent: Consent,
     grant: Option<Grant>,
+    observers: Option<Observers>,
 }
 
 /// A call that may not run, with the decision if there was one.
@@ -56,6 +58,8 @@ pub struct Refused {
     pub decision: Decision,
     /// The policies that decided.
     pub policies: Arc<PolicySet>,
+    /// The observed components that match the call.
+    pub observers: Option<Observers>,
 }
 
 /// What was agreed to so far for one call; survives a decision that has to be taken again.
@@ -99,6 +103,12 @@ impl Approved {
         self.grant.as_ref()
     }
 
+    /// Returns the observed components that match the call, for once its record is kept.
+    #[must_use]
+    pub fn observers(&self) -> Option<Observers> {
+        self.observers.clone()
+    }
+
     /// Takes the approval back: the policies changed before the lease, and the call must be decided again.
     #[must_use]
     pub fn withdraw(self) -> Prepared {
@@ -137,7 +147,13 @@ pub async fn approve(
         let settled = settle(&decided, who.grants, &standing);
         let (asks, reviewers, options) = match settled {
             Settled::Refuse(failure) => {
-                return Err(Box::new(Refused { failure, prepared, decision: decided.decision, policies }));
+                return Err(Box::new(Refused {
+                    failure,
+                    prepared,
+                    decision: decided.decision,
+                    policies,
+                    observers: decided.observers,
+                }));
             }
             Settled::Run { grant } => {
                 let by_grant = grant.map(|grant| Consent::Grant { id: grant.id });
@@ -148,6 +164,7 @@ pub async fn approve(
                     policies,
                     consent,
                     grant: agreed.grant.clone(),
+                    observers: decided.observers,
                 });
             }
             Settled::Ask { asks, reviewers, options } => (asks, reviewers, options),
@@ -155,7 +172,13 @@ pub async fn approve(
         let refuse = |code| Box::new(not_agreed(&target, code, &asks));
         if agreed.questions == MAX_ROUNDS {
             let failure = refuse(Code::PoliciesUnstable);
-            return Err(Box::new(Refused { failure, prepared, decision: decided.decision, policies }));
+            return Err(Box::new(Refused {
+                failure,
+                prepared,
+                decision: decided.decision,
+                policies,
+                observers: decided.observers,
+            }));
         }
         agreed.questions += 1;
         let reply = ask::ask(who.reviewer, call, &prepared, &asks, reviewers, &options, who.deadline).await;
@@ -173,7 +196,13 @@ pub async fn approve(
             Reply::Nobody => Code::NobodyToAsk,
         };
         let failure = refuse(code);
-        return Err(Box::new(Refused { failure, prepared, decision: decided.decision, policies }));
+        return Err(Box::new(Refused {
+            failure,
+            prepared,
+            decision: decided.decision,
+            policies,
+            observers: decided.observers,
+        }));
     }
 }
 

@@ -3,28 +3,24 @@
 //! The baseline is asked first, once for every layer's posture (R2 as amended). The posture under which it answered most
 //! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. What it
 //! says about a reply to a server's question is kept but not applied. Observed
-//! components are asked after the decision, and what they say is kept but not applied (R16).
+//! components are not asked here: the decision brings them along for [`super::observe`] (R16).
 //!
 //! Asks no person: that is [`super::ask`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::time::Instant;
 
 use super::fold::{self, Opinion};
+use super::observe::Observers;
 use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::LayerRef;
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::{Fault, FaultCode, Verdict};
+use crate::model::verdict::Verdict;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
 use crate::ports::state::Moment;
-
-/// How long all observed components together may hold up a call (R16).
-const OBSERVING: Duration = Duration::from_millis(100);
 
 /// A decision, with what the steps after it need to know.
 #[derive(Debug, Clone)]
@@ -35,6 +31,8 @@ pub struct Decided {
     pub posture: Posture,
     /// Whether some layer's posture says `never`: then nothing that is left to ask is asked.
     pub never: bool,
+    /// The observed components that match the call.
+    pub observers: Option<Observers>,
 }
 
 /// Asks all layers in `policies` about a prepared call.
@@ -85,26 +83,17 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
     }
     let (folded, steps) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
 
-    let until = Instant::now() + OBSERVING;
-    let observed: Vec<&BoundComponent> = matching(true).collect();
-    let watched = join_all(observed.iter().map(|component| watch(component, facts(posture), until))).await;
-    voices.extend(observed.iter().zip(watched).map(|(component, said)| voice(component, None, said)));
+    let observers = Observers::new(matching(true).cloned().collect(), facts(posture));
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
-    Decided { decision: Decision { voices, folded, steps }, posture, never }
+    Decided { decision: Decision { voices, folded, steps }, posture, never, observers }
 }
 
 /// A component that could not be loaded fails, every time: an error, never an absence.
-async fn ask(component: &BoundComponent, facts: Arc<CallFacts>) -> Evaluation {
+pub(super) async fn ask(component: &BoundComponent, facts: Arc<CallFacts>) -> Evaluation {
     match &component.component {
         Ok(loaded) => loaded.evaluate(facts).await,
         Err(fault) => Evaluation::failed(fault.clone()),
     }
-}
-
-/// What an observed component says, if it says it in time.
-async fn watch(component: &BoundComponent, facts: Arc<CallFacts>, until: Instant) -> Evaluation {
-    let late = || Evaluation::failed(Fault::new(FaultCode::Budget, "the time for observed components was over"));
-    tokio::time::timeout_at(until, ask(component, facts)).await.unwrap_or_else(|_elapsed| late())
 }
 
 /// The posture of the strictest baseline answer; of equal ones, that of the most trusted layer.
@@ -133,7 +122,7 @@ fn opinion(component: &BoundComponent, baseline_for: Option<LayerRef>, evaluatio
     }
 }
 
-fn voice(component: &BoundComponent, posture: Option<(LayerRef, Posture)>, evaluation: Evaluation) -> Voice {
+pub(super) fn voice(component: &BoundComponent, posture: Option<(LayerRef, Posture)>, evaluation: Evaluation) -> Voice {
     Voice {
         source: component.source.clone(),
         spoken: match evaluation.result {
@@ -143,5 +132,6 @@ fn voice(component: &BoundComponent, posture: Option<(LayerRef, Posture)>, evalu
         posture,
         observed: component.observe,
         fuel: evaluation.usage.fuel,
+        time: evaluation.usage.time,
     }
 }

@@ -105,8 +105,14 @@ fn answers() -> Vec<(Result<Verdict, Fault>, OnFailure)> {
     ]
 }
 
-/// All combinations of answers over five layers, with a baseline that asks for one layer's posture.
+/// All combinations of answers over five layers, each with a baseline that asks for the posture of each layer and of none.
 fn every_combination(mut check: impl FnMut(&[Opinion])) {
+    for origin in LAYERS.into_iter().chain([LayerKind::Builtin]) {
+        every_combination_for(origin, &mut check);
+    }
+}
+
+fn every_combination_for(origin: LayerKind, check: &mut impl FnMut(&[Opinion])) {
     let answers = answers();
     for index in 0..answers.len().pow(5) {
         let mut rest = index;
@@ -116,7 +122,6 @@ fn every_combination(mut check: impl FnMut(&[Opinion])) {
             rest /= answers.len();
             opinions.push(Opinion { on_failure: *on_failure, ..opinion(kind, "c", said.clone()) });
         }
-        let origin = [LayerKind::Builtin, LayerKind::Managed, LayerKind::User][index % 3];
         opinions.push(baseline(origin, ask("baseline")));
         check(&opinions);
     }

@@ -10,5 +10,6 @@ pub mod approve;
 pub mod ask;
 pub mod decide;
 pub mod fold;
+pub mod observe;
 pub mod remember;
 pub mod settle;

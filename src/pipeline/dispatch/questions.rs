@@ -24,6 +24,7 @@ use crate::model::name::CallId;
 use crate::pipeline::admit::catalog::Catalog;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::pipeline::consent::approve::{self, Agreed, Approvers};
+use crate::pipeline::consent::observe::Observatory;
 use crate::ports::clock::Clock;
 use crate::ports::grants::NoGrants;
 use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
@@ -45,6 +46,8 @@ pub struct Desk {
     pub(in crate::pipeline) recorder: Arc<dyn Recorder>,
     /// The time of day.
     pub(in crate::pipeline) clock: Arc<dyn Clock>,
+    /// Where observed components run.
+    pub(in crate::pipeline) observatory: Arc<Observatory>,
     /// The call.
     pub(in crate::pipeline) call: CallId,
     /// Who made it.
@@ -103,6 +106,7 @@ impl Desk {
                 if let Err(error) = self.recorder.decision(&record) {
                     tracing::warn!(%error, "the record of a refusal was lost");
                 }
+                self.observatory.start(&record, refused.observers);
                 return Err(NoAnswer::failed(format!("the answer is not passed on: {}", refused.failure.message)));
             }
         };
@@ -112,6 +116,7 @@ impl Desk {
         if self.recorder.decision(&record).is_err() {
             return Err(NoAnswer::failed("the decision could not be recorded, so the answer is not passed on"));
         }
+        self.observatory.start(&record, approved.observers());
         Ok(serde_json::Value::Object(object).to_string().into())
     }
 }

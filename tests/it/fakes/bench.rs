@@ -14,6 +14,7 @@ use portcullis::model::revision::{ConnectionId, Revision};
 use portcullis::model::tool::{ServerIdentity, ToolDefinition};
 use portcullis::pipeline::admit::catalog::{Catalog, Names, PublishedServer, ServerView};
 use portcullis::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
+use portcullis::pipeline::consent::observe::Observatory;
 use portcullis::pipeline::dispatch::meta::TurnInfo;
 use portcullis::pipeline::follow::pending::PendingCalls;
 use portcullis::pipeline::{CallRequest, Finished, Payload, Pipeline};
@@ -95,6 +96,7 @@ impl Bench {
             recorder: Arc::clone(&tape) as _,
             clock: Arc::new(Still),
             pending: Arc::new(PendingCalls::default()),
+            observatory: Arc::new(Observatory::new(Arc::clone(&tape) as _, Arc::new(Still))),
             ask_deadline: ASK_DEADLINE,
         });
         let files = FakeServer::new("files", &journal, vec![tool("write"), tool("read")]);

@@ -11,7 +11,7 @@ use portcullis::model::item::{CompletedItem, Item, StartedItem};
 use portcullis::model::verdict::Remember;
 use portcullis::ports::clock::Clock;
 use portcullis::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
-use portcullis::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
+use portcullis::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 use portcullis::ports::reviewer::{Question, Reply, Reviewer};
 
 use super::{Gate, Journal};
@@ -75,13 +75,15 @@ pub(crate) struct Tape {
     journal: Journal,
     items: Mutex<Vec<Item>>,
     decisions: Mutex<Vec<DecisionRecord>>,
+    observed: Mutex<Vec<ObservedRecord>>,
     fails: AtomicBool,
 }
 
 impl Tape {
     pub(crate) fn new(journal: &Journal) -> Arc<Self> {
         let fails = AtomicBool::new(false);
-        Arc::new(Self { journal: journal.clone(), items: Mutex::default(), decisions: Mutex::default(), fails })
+        let (items, decisions, observed) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { journal: journal.clone(), items, decisions, observed, fails })
     }
 
     pub(crate) fn fail(&self) {
@@ -96,6 +98,10 @@ impl Tape {
     pub(crate) fn completed(&self) -> Vec<CompletedItem> {
         let completed = |item: &Item| if let Item::Completed(item) = item { Some(item.clone()) } else { None };
         self.items.lock().iter().filter_map(completed).collect()
+    }
+
+    pub(crate) fn observed(&self) -> Vec<ObservedRecord> {
+        self.observed.lock().clone()
     }
 
     pub(crate) fn decisions(&self) -> Vec<DecisionRecord> {
@@ -131,6 +137,11 @@ impl Recorder for Tape {
         self.journal.note("recorded the decision");
         self.decisions.lock().push(record.clone());
         Ok(())
+    }
+
+    fn observed(&self, record: &ObservedRecord) {
+        self.journal.note("recorded the observation");
+        self.observed.lock().push(record.clone());
     }
 }
 

@@ -29,7 +29,7 @@ use portcullis::ports::approval::{
 };
 use portcullis::ports::clock::Clock;
 use portcullis::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
-use portcullis::ports::recorder::{DecisionRecord, RecordFailed, Recorder};
+use portcullis::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 use portcullis::ports::upstream::{
     Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, Progress, StartFailure, Unanswered, Upstream,
     UpstreamEvents,
@@ -232,6 +232,8 @@ impl Recorder for Items {
     fn decision(&self, _record: &DecisionRecord) -> Result<(), RecordFailed> {
         Ok(())
     }
+
+    fn observed(&self, _record: &ObservedRecord) {}
 }
 
 impl Items {
