@@ -10,17 +10,17 @@ use serde_json::Value;
 use crate::support::{PATIENCE, scripted_server};
 
 /// A home, a working directory, and nothing of this machine's user.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 /// What a command printed, and its exit code.
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         for folder in ["work", "home", "config/portcullis", "state"] {
             fs::create_dir_all(place.path(folder)).unwrap();
@@ -29,23 +29,23 @@ impl Place {
     }
 
     /// A place whose user has the scripted server `s`, with these keys in its table, and these lines before it.
-    fn with_server(keys: &str, before: &str) -> Self {
+    pub(crate) fn with_server(keys: &str, before: &str) -> Self {
         let place = Self::new();
         let server = scripted_server();
         place.user(&format!("{before}\n[mcp_servers.s]\ncommand = {server:?}\n{keys}\n"));
         place
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn user(&self, text: &str) {
+    pub(crate) fn user(&self, text: &str) {
         self.write("config/portcullis/config.toml", text);
     }
 
     /// Writes a file that only its owner may write, whatever the umask.
-    fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();
@@ -66,7 +66,7 @@ impl Place {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
         ran(&mut self.command(args))
     }
 }

@@ -14,6 +14,7 @@ mod clients;
 mod compile_fail;
 mod config;
 mod consent;
+mod explain;
 mod faults;
 mod fleet;
 mod gateway;
