@@ -33,6 +33,7 @@ use portcullis::model::posture::Posture;
 use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::Source;
 use portcullis::ports::approval::{ApprovalComponent as _, CallFacts, Kind};
+use portcullis::ports::state::Moment;
 use serde_json::{Value, json};
 
 /// The components of the last path, and their bytes.
@@ -330,6 +331,7 @@ impl Decisions {
             posture: Posture::default(),
             arguments: Arguments::parse(r#"{"text":"call 1000"}"#).unwrap(),
             now_ms: 1_700_000_000_000,
+            moment: Moment::empty(),
         };
         let runtime = tokio::runtime::Runtime::new().unwrap();
         Self { runtime, component, facts: Arc::new(facts), times: Default::default() }
