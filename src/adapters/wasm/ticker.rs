@@ -20,6 +20,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     running: usize,
+    /// The thread waits for work; it does not tick.
+    idle: bool,
     closed: bool,
 }
 
@@ -30,14 +32,18 @@ pub(super) struct Ticker(Arc<Shared>);
 pub(super) struct Ticking<'t>(&'t Shared);
 
 impl Ticker {
-    /// Starts the thread.
+    /// Starts the thread; it advances the epoch of `engine`.
     pub(super) fn start(engine: wasmtime::Engine) -> std::io::Result<Self> {
+        Self::calling(move || engine.increment_epoch())
+    }
+
+    fn calling(tick: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("policy-ticker".to_owned()).spawn(move || {
             while of_thread.wait_for_work() {
                 std::thread::sleep(TICK);
-                engine.increment_epoch();
+                tick();
             }
         })?;
         Ok(Self(shared))
@@ -46,7 +52,7 @@ impl Ticker {
     /// Ticks until the guard is dropped.
     pub(super) fn tick(&self) -> Ticking<'_> {
         self.0.state.lock().running += 1;
-        self.0.wake.notify_one();
+        self.0.wake.notify_all();
         Ticking(&self.0)
     }
 }
@@ -56,8 +62,11 @@ impl Shared {
     fn wait_for_work(&self) -> bool {
         let mut state = self.state.lock();
         while state.running == 0 && !state.closed {
+            state.idle = true;
+            self.wake.notify_all();
             self.wake.wait(&mut state);
         }
+        state.idle = false;
         !state.closed
     }
 }
@@ -71,6 +80,66 @@ impl Drop for Ticking<'_> {
 impl Drop for Ticker {
     fn drop(&mut self) {
         self.0.state.lock().closed = true;
-        self.0.wake.notify_one();
+        self.0.wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A ticker whose ticks are counted, and a channel that brings each.
+    fn counted() -> (Ticker, Arc<AtomicUsize>, mpsc::Receiver<()>) {
+        let (count, (sender, ticks)) = (Arc::new(AtomicUsize::new(0)), mpsc::channel());
+        let of_thread = Arc::clone(&count);
+        let tick = move || {
+            of_thread.fetch_add(1, Ordering::SeqCst);
+            let _ = sender.send(());
+        };
+        (Ticker::calling(tick).unwrap(), count, ticks)
+    }
+
+    fn wait_until_idle(ticker: &Ticker) {
+        let mut state = ticker.0.state.lock();
+        while !state.idle || state.running > 0 {
+            ticker.0.wake.wait(&mut state);
+        }
+    }
+
+    #[test]
+    fn it_ticks_while_somebody_is_in_the_sandbox_and_stops_with_the_last() {
+        let (ticker, count, ticks) = counted();
+        wait_until_idle(&ticker);
+        assert_eq!(count.load(Ordering::SeqCst), 0, "it ticked for nobody");
+        let (first, second) = (ticker.tick(), ticker.tick());
+        ticks.recv().unwrap();
+        drop(first);
+        ticks.recv().unwrap();
+        drop(second);
+        wait_until_idle(&ticker);
+        assert!(count.load(Ordering::SeqCst) >= 2);
+        // Idle, the thread is inside its wait: nothing can tick before somebody comes.
+        assert!(ticker.0.state.lock().idle);
+    }
+
+    #[test]
+    fn ticks_that_were_missed_are_not_made_up_for() {
+        let (held, gate) = mpsc::channel::<()>();
+        let (sender, ticks) = mpsc::channel();
+        let ticker = Ticker::calling(move || {
+            let _ = sender.send(());
+            // A machine that stands still: the next tick comes after this one, not at once and twice.
+            let _ = gate.recv();
+        })
+        .unwrap();
+        let _inside = ticker.tick();
+        ticks.recv().unwrap();
+        assert!(ticks.try_recv().is_err(), "a second tick while the first one was held");
+        held.send(()).unwrap();
+        ticks.recv().unwrap();
+        assert!(ticks.try_recv().is_err(), "what was missed was made up for");
     }
 }
