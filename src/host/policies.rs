@@ -92,6 +92,7 @@ pub fn policy_set(
         sanitisers: Vec::new(),
         postures,
         refusals,
+        engine: engine.fingerprint(),
     }
 }
 

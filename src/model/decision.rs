@@ -52,4 +52,6 @@ pub struct Decision {
     pub folded: Folded,
     /// The fold, step by step, a sentence each.
     pub steps: Vec<String>,
+    /// The time that every component was told, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
 }

@@ -31,8 +31,8 @@ use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, CompletedItem};
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
-use crate::model::revision::PolicySetDigest;
 use crate::model::verdict::{Refusal, Remember};
+use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
 use crate::ports::questions::Questions;
@@ -275,7 +275,7 @@ impl<'p> Call<'p> {
             let approved = match approve::approve(&who, id, caller, prepared, &mut agreed).await {
                 Ok(approved) => approved,
                 Err(refused) => {
-                    let policies = refused.policies.digest;
+                    let policies = Arc::clone(&refused.policies);
                     let decision = refused.decision.clone();
                     let record = self.record_of(&refused.prepared, policies, decision, Consent::Refused);
                     if let Err(error) = pipeline.recorder.decision(&record) {
@@ -344,13 +344,13 @@ impl<'p> Call<'p> {
     }
 
     fn record(&self, approved: &Approved, consent: Consent) -> DecisionRecord {
-        self.record_of(approved.prepared(), approved.policies().digest, approved.decision().clone(), consent)
+        self.record_of(approved.prepared(), Arc::clone(approved.policies()), approved.decision().clone(), consent)
     }
 
     fn record_of(
         &self,
         prepared: &prepare::Prepared,
-        policies: PolicySetDigest,
+        policies: Arc<PolicySet>,
         decision: Decision,
         consent: Consent,
     ) -> DecisionRecord {

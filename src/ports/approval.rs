@@ -202,4 +202,6 @@ pub struct PolicySet {
     pub postures: PostureLayers,
     /// Why every call is refused: layers that could not be read (R8).
     pub refusals: Vec<Refusal>,
+    /// What runs the components: equal fuel is promised under an equal one only (R35).
+    pub engine: Digest,
 }

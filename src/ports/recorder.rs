@@ -53,6 +53,8 @@ pub struct DecisionRecord {
     pub revision: Revision,
     /// The policies in force.
     pub policy_set: PolicySetDigest,
+    /// What ran their components (R35).
+    pub engine: Digest,
     /// The definition that was prepared.
     pub definition: Digest,
     /// The arguments' digest.

@@ -314,6 +314,7 @@ fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord 
         caller: bench.caller.clone(),
         revision: prepared.revision(),
         policy_set: prepared.policies().digest,
+        engine: Digest::of(b"no engine"),
         definition: prepared.tool().definition.digest(),
         arguments: prepared.arguments().digest(),
         decision: lease.approved().decision().clone(),

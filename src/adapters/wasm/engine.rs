@@ -3,6 +3,7 @@
 //! Settings and their figures: wasm-limits sections 2 and 6. Anything that makes an answer depend on the machine is off.
 
 use std::collections::HashMap;
+use std::hash::{Hash as _, Hasher};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     /// time, on all cores.
     pub(super) compiled: Mutex<HashMap<Digest, Weak<Compiled>>>,
     pooling: bool,
+    fingerprint: Digest,
 }
 
 /// Why there is no sandbox. Without one every component is a fault.
@@ -78,12 +80,20 @@ impl Engine {
         self.0.pooling
     }
 
+    /// Returns the digest of all that decides what a component's code becomes and what its fuel counts: this host's version,
+    /// the engine's, and its settings. Equal fuel is promised under an equal one only (R35).
+    #[must_use]
+    pub fn fingerprint(&self) -> Digest {
+        self.0.fingerprint
+    }
+
     fn with(engine: wasmtime::Engine, workers: usize, pooling: bool) -> Result<Self, EngineError> {
         let linker = linker::build(&engine).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
         let ticker = Ticker::start(engine.clone()).map_err(EngineError::Thread)?;
         let pool = Pool::start(workers).map_err(EngineError::Thread)?;
         let compiled = Mutex::new(HashMap::new());
-        Ok(Self(Arc::new(Shared { engine, linker, ticker, pool, compiled, pooling })))
+        let fingerprint = fingerprint(&engine);
+        Ok(Self(Arc::new(Shared { engine, linker, ticker, pool, compiled, pooling, fingerprint })))
     }
 }
 
@@ -91,6 +101,25 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("pooling", &self.0.pooling).finish_non_exhaustive()
     }
+}
+
+fn fingerprint(engine: &wasmtime::Engine) -> Digest {
+    /// Takes what is hashed as it comes; the digest is over all of it.
+    struct Bytes(Vec<u8>);
+
+    impl Hasher for Bytes {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    let mut hashed = Bytes(env!("CARGO_PKG_VERSION").as_bytes().to_vec());
+    engine.precompile_compatibility_hash().hash(&mut hashed);
+    Digest::of(&hashed.0)
 }
 
 fn workers() -> usize {
@@ -135,4 +164,16 @@ fn on_demand() -> Config {
     config.memory_reservation(limits::MAX_MEMORY as u64).memory_guard_size(64 << 10);
     config.memory_reservation_for_growth(0).allocation_strategy(InstanceAllocationStrategy::OnDemand);
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r35_engines_that_compile_alike_have_one_fingerprint_and_others_another() {
+        let (one, two, other) = (Engine::new().unwrap(), Engine::new().unwrap(), Engine::on_demand().unwrap());
+        assert_eq!(one.fingerprint(), two.fingerprint());
+        assert_eq!(one.is_pooling(), one.fingerprint() != other.fingerprint());
+    }
 }

@@ -85,7 +85,7 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
 
     let observers = Observers::new(matching(true).cloned().collect(), facts(posture));
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
-    Decided { decision: Decision { voices, folded, steps }, posture, never, observers }
+    Decided { decision: Decision { voices, folded, steps, now_ms }, posture, never, observers }
 }
 
 /// A component that could not be loaded fails, every time: an error, never an absence.

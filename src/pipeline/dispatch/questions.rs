@@ -100,7 +100,7 @@ impl Desk {
         let approved = match decided {
             Ok(approved) => approved,
             Err(refused) => {
-                let policies = refused.policies.digest;
+                let policies = Arc::clone(&refused.policies);
                 let deciding = Deciding { policies, decision: refused.decision.clone(), consent: Consent::Refused };
                 let record = record::of(&*self.clock, &self.call, &self.caller, &refused.prepared, deciding);
                 if let Err(error) = self.recorder.decision(&record) {
@@ -111,7 +111,7 @@ impl Desk {
             }
         };
         let (decision, consent) = (approved.decision().clone(), approved.consent().clone());
-        let deciding = Deciding { policies: approved.policies().digest, decision, consent };
+        let deciding = Deciding { policies: Arc::clone(approved.policies()), decision, consent };
         let record = record::of(&*self.clock, &self.call, &self.caller, approved.prepared(), deciding);
         if self.recorder.decision(&record).is_err() {
             return Err(NoAnswer::failed("the decision could not be recorded, so the answer is not passed on"));

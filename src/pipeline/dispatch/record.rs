@@ -1,17 +1,19 @@
 //! The record of a decision: what is kept of it before anything is sent (R34).
 
+use std::sync::Arc;
+
 use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::name::CallId;
-use crate::model::revision::PolicySetDigest;
 use crate::pipeline::bind::prepare::Prepared;
+use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::recorder::{Consent, DecisionRecord};
 
 /// What was decided, by what, and how it was settled.
 pub struct Deciding {
     /// The policies that decided.
-    pub policies: PolicySetDigest,
+    pub policies: Arc<PolicySet>,
     /// The decision.
     pub decision: Decision,
     /// How it was settled.
@@ -34,7 +36,8 @@ pub fn of(
         tool: prepared.reference(),
         caller: caller.clone(),
         revision: prepared.revision(),
-        policy_set: deciding.policies,
+        policy_set: deciding.policies.digest,
+        engine: deciding.policies.engine,
         definition: prepared.tool().definition.digest(),
         arguments: prepared.arguments().digest(),
         decision: deciding.decision,

@@ -222,6 +222,7 @@ impl Policies {
             sanitisers: Vec::new(),
             postures: PostureLayers::new(self.postures.clone()),
             refusals: self.refusals.clone(),
+            engine: Digest::of(b"no engine"),
         }
     }
 }

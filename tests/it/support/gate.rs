@@ -338,6 +338,7 @@ impl Bench {
                 sanitisers: Vec::new(),
                 postures: PostureLayers::default(),
                 refusals: Vec::new(),
+                engine: Digest::of(b"no engine"),
             },
             names: Names {
                 model: NamingOptions::default(),
