@@ -21,6 +21,10 @@
 //! static arena (growing memory is the one thing in a sandbox that does not scale over cores) and a panic handler that
 //! traps. The host treats a trap as a failure of the policy, so a panic never lets a call pass.
 //!
+//! A component that decides about App connectors' tools has the line `connector!(Type);`, one that decides what of an answer
+//! may pass `sanitiser!(Type);`, and one that describes and checks its settings `settings!(Type);` besides. A component may
+//! have several of them.
+//!
 //! It does not parse JSON: ask the host for the argument that matters, by its pointer.
 #![no_std]
 
@@ -29,6 +33,9 @@ extern crate alloc;
 mod answer;
 #[cfg(target_arch = "wasm32")]
 mod arena;
+pub mod connector;
+pub mod sanitiser;
+pub mod settings;
 
 #[allow(unsafe_code, missing_docs, unreachable_pub, unused_qualifications, reason = "generated code")]
 #[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
@@ -39,6 +46,56 @@ pub mod bindings {
         world: "approval-policy",
         pub_export_macro: true,
         default_bindings_module: "portcullis_policy::bindings",
+    });
+}
+
+/// The same interface for a component that decides about the tools of App connectors.
+#[allow(unsafe_code, missing_docs, unreachable_pub, unused_qualifications, reason = "generated code")]
+#[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
+#[doc(hidden)]
+pub mod connector_bindings {
+    wit_bindgen::generate!({
+        path: "../../wit/v0.1",
+        world: "connector-policy",
+        pub_export_macro: true,
+        default_bindings_module: "portcullis_policy::connector_bindings",
+        with: {
+            "portcullis:policy/types@0.1.0": crate::bindings::portcullis::policy::types,
+            "portcullis:policy/host@0.1.0": crate::bindings::portcullis::policy::host,
+        },
+    });
+}
+
+/// The same interface for a component that decides what of an answer may pass.
+#[allow(unsafe_code, missing_docs, unreachable_pub, unused_qualifications, reason = "generated code")]
+#[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
+#[doc(hidden)]
+pub mod sanitiser_bindings {
+    wit_bindgen::generate!({
+        path: "../../wit/v0.1",
+        world: "output-sanitiser",
+        pub_export_macro: true,
+        default_bindings_module: "portcullis_policy::sanitiser_bindings",
+        with: {
+            "portcullis:policy/types@0.1.0": crate::bindings::portcullis::policy::types,
+            "portcullis:policy/host@0.1.0": crate::bindings::portcullis::policy::host,
+        },
+    });
+}
+
+/// The optional part of a component that takes settings: it describes and checks them.
+#[allow(unsafe_code, missing_docs, unreachable_pub, unused_qualifications, reason = "generated code")]
+#[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
+#[doc(hidden)]
+pub mod settings_bindings {
+    wit_bindgen::generate!({
+        path: "../../wit/v0.1",
+        world: "with-settings",
+        pub_export_macro: true,
+        default_bindings_module: "portcullis_policy::settings_bindings",
+        with: {
+            "portcullis:policy/host@0.1.0": crate::bindings::portcullis::policy::host,
+        },
     });
 }
 
@@ -64,6 +121,53 @@ macro_rules! policy {
         // On other targets there is nothing to export to, but the policy is still checked and linted.
         #[cfg(not(target_arch = "wasm32"))]
         const _: fn(&$crate::Call) -> $crate::Decision = <$policy as $crate::Policy>::evaluate;
+    };
+}
+
+/// Exports a type that implements [`connector::ConnectorPolicy`] as this component's connector policy.
+#[macro_export]
+macro_rules! connector {
+    ($policy:ident) => {
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code, reason = "the generated export glue reads the tool's raw handle")]
+        mod export_connector {
+            use super::$policy;
+            $crate::connector_bindings::export!($policy with_types_in $crate::connector_bindings);
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn(&$crate::connector::AppTool) -> $crate::connector::Decision =
+            <$policy as $crate::connector::ConnectorPolicy>::evaluate;
+    };
+}
+
+/// Exports a type that implements [`sanitiser::Sanitiser`] as this component's sanitiser.
+#[macro_export]
+macro_rules! sanitiser {
+    ($policy:ident) => {
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code, reason = "the generated export glue reads the answer's raw handle")]
+        mod export_sanitiser {
+            use super::$policy;
+            $crate::sanitiser_bindings::export!($policy with_types_in $crate::sanitiser_bindings);
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn(&$crate::sanitiser::Output) -> $crate::sanitiser::Decision =
+            <$policy as $crate::sanitiser::Sanitiser>::sanitise;
+    };
+}
+
+/// Exports a type that implements [`settings::Settings`]: what this component's settings are, and whether given ones are right.
+#[macro_export]
+macro_rules! settings {
+    ($settings:ident) => {
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code, reason = "the generated export glue passes texts over the border")]
+        mod export_settings {
+            use super::$settings;
+            $crate::settings_bindings::export!($settings with_types_in $crate::settings_bindings);
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn() -> $crate::String = <$settings as $crate::settings::Settings>::schema;
     };
 }
 
