@@ -23,7 +23,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis::adapters::wasm::{Engine, Limits, WasmApproval, builtin};
+use portcullis::adapters::wasm::{Admission, Engine, WasmApproval, builtin};
 use portcullis::model::arguments::Arguments;
 use portcullis::model::caller::Caller;
 use portcullis::model::digest::Digest;
@@ -319,7 +319,7 @@ impl Decisions {
     fn new() -> Self {
         let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: "baseline".into(), digest: None };
         let engine = Engine::new().unwrap();
-        let component = engine.load(builtin::APPROVAL_BASELINE, None, Value::Null, Limits::default(), source).unwrap();
+        let component = engine.admit(builtin::APPROVAL_BASELINE, Admission::plain(source)).unwrap().approval.unwrap();
         let facts = CallFacts {
             kind: Kind::Tool,
             tool: ToolRef::parse("s/echo").unwrap(),

@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use portcullis::adapters::wasm::{Engine, Limits};
+use portcullis::adapters::wasm::{Admission, Engine};
 
 #[path = "support.rs"]
 mod support;
@@ -40,8 +40,10 @@ fuzz_target!(|answer: &[u8]| {
     bytes[at..at + AREA].fill(0);
     bytes[at..at + length].copy_from_slice(&answer[..length]);
     let component = ENGINE
-        .load(&bytes, None, serde_json::Value::Null, Limits::default(), support::source())
-        .expect("the template is admitted whatever its data is");
+        .admit(&bytes, Admission::plain(support::source()))
+        .expect("the template is admitted whatever its data is")
+        .approval
+        .expect("it decides about calls");
     let evaluation = support::ask(&component, "{}");
     // A rule that reaches a model is short and plain (R30); texts are bounded.
     if let Ok(verdict) = &evaluation.result {

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
-use portcullis::adapters::wasm::{Engine, Limits};
+use portcullis::adapters::wasm::{Admission, Engine};
 
 #[path = "support.rs"]
 mod support;
@@ -12,8 +12,9 @@ mod support;
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::on_demand().expect("an engine"));
 
 fuzz_target!(|bytes: &[u8]| -> Corpus {
-    let admitted = ENGINE.load(bytes, None, serde_json::Value::Null, Limits::default(), support::source());
-    let Ok(component) = admitted else { return Corpus::Keep };
-    let _ = support::ask(&component, "{}");
+    let admitted = ENGINE.admit(bytes, Admission::plain(support::source()));
+    if let Ok(Some(component)) = admitted.map(|admitted| admitted.approval) {
+        let _ = support::ask(&component, "{}");
+    }
     Corpus::Keep
 });

@@ -7,6 +7,7 @@
 //! Fails closed and never half: an entry that cannot be read denies or is disabled, a layer that cannot be read refuses every
 //! call, and [`Resolved`] says so. Prints nothing, starts nothing, resolves no secret; watching for changes is the host's.
 
+pub mod data;
 pub mod discover;
 pub mod docs;
 pub mod endpoint;

@@ -156,19 +156,8 @@ pub fn read_component(entry: &PolicyEntry, user: u32) -> Result<ComponentBytes, 
     }
 }
 
-/// Opens a policy's data folder as a capability. `None`: it has none.
-///
-/// # Errors
-/// The folder does not exist, is none, or lies outside the layer's.
-pub fn open_data(entry: &PolicyEntry) -> Result<Option<Dir>, OpenError> {
-    let Some(data) = &entry.data else { return Ok(None) };
-    let io = |error| OpenError::Io(entry.folder.join(data), error);
-    let folder = Dir::open_ambient_dir(&entry.folder, ambient_authority()).map_err(io)?;
-    folder.open_dir(data).map(Some).map_err(io)
-}
-
 /// Who must own a layer's components: nobody in particular for what only the session or the project vouches for.
-fn owner(layer: &LayerRef, user: u32) -> Option<u32> {
+pub(super) fn owner(layer: &LayerRef, user: u32) -> Option<u32> {
     match layer.kind() {
         LayerKind::Managed | LayerKind::System | LayerKind::Organisation | LayerKind::User => Some(user),
         LayerKind::Session | LayerKind::Project | LayerKind::Builtin => None,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::adapters::wasm::{Engine, Limits, builtin};
+use crate::adapters::wasm::{Admission, Engine, Limits, builtin};
+use crate::config::data::DataFiles;
 use crate::model::digest::Digest;
 use crate::model::json;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -18,7 +19,9 @@ use crate::model::posture::PostureLayers;
 use crate::model::revision::PolicySetDigest;
 use crate::model::tool::ServerIdentity;
 use crate::model::verdict::{Fault, FaultCode, OnFailure, Refusal, Source};
-use crate::ports::approval::{ApprovalComponent, BoundComponent, Kind, Matches, PolicySet};
+use crate::ports::approval::{ApprovalComponent, Bound, BoundComponent, Kind, Matches, PolicySet};
+use crate::ports::connector::ConnectorComponent;
+use crate::ports::sanitiser::SanitiserComponent;
 
 /// The baseline's name as a component.
 pub const BASELINE: &str = "approval-baseline";
@@ -37,6 +40,8 @@ pub struct ComponentSpec {
     pub settings: Value,
     /// Its limits.
     pub limits: Limits,
+    /// The files that it may read, or why they cannot be had; none: it has no folder.
+    pub data: Result<Option<Arc<DataFiles>>, Fault>,
     /// Whether an allow of it counts (R3).
     pub may_allow: bool,
     /// What a failure of it means.
@@ -81,19 +86,36 @@ pub fn policy_set(
 ) -> PolicySet {
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.layer.kind()));
     let mut about = format!("{configuration}\n");
-    let baseline = bind(engine, baseline_spec(), &mut about);
-    let components = specs.into_iter().map(|spec| bind(engine, spec, &mut about)).collect();
+    let baseline = approval_baseline(engine, &mut about);
+    let (mut components, mut connectors, mut sanitisers) = (Vec::new(), Vec::new(), Vec::new());
+    for spec in specs {
+        let parts = bind(engine, spec, &mut about);
+        components.extend(parts.approval);
+        connectors.extend(parts.connector);
+        sanitisers.extend(parts.sanitiser);
+    }
     describe(&mut about, &postures, &refusals);
     PolicySet {
         digest: PolicySetDigest(Digest::of(about.as_bytes())),
         baseline,
         components,
-        connectors: Vec::new(),
-        sanitisers: Vec::new(),
+        connectors,
+        sanitisers,
         postures,
         refusals,
         engine: engine.fingerprint(),
     }
+}
+
+/// The baseline, or its failure: an error in the fold, never an absence (R10).
+fn approval_baseline(engine: &Engine, about: &mut String) -> BoundComponent {
+    let spec = baseline_spec();
+    let source = Source { layer: spec.layer.clone(), component: spec.name.as_str().into(), digest: None };
+    let matches = Arc::clone(&spec.matches);
+    bind(engine, spec, about).approval.unwrap_or_else(|| {
+        let common = Common { source, may_allow: false, on_failure: OnFailure::Deny, observe: false, matches };
+        common.bound(Err(unreadable("the built-in baseline decides nothing")))
+    })
 }
 
 fn baseline_spec() -> ComponentSpec {
@@ -104,6 +126,7 @@ fn baseline_spec() -> ComponentSpec {
         pin: None,
         settings: Value::Null,
         limits: Limits::default(),
+        data: Ok(None),
         // The baseline has no say of its own: an allow of it lifts nothing (R11).
         may_allow: false,
         on_failure: OnFailure::Deny,
@@ -112,33 +135,76 @@ fn baseline_spec() -> ComponentSpec {
     }
 }
 
+/// One component at each decision point that it answers at.
+struct Parts {
+    approval: Option<BoundComponent>,
+    connector: Option<Bound<dyn ConnectorComponent>>,
+    sanitiser: Option<Bound<dyn SanitiserComponent>>,
+}
+
 /// Loads one component, and writes down what it is for the set's digest.
-fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> BoundComponent {
+///
+/// Nobody knows at which points a component that cannot be loaded would answer, so it fails at all of them: it denies,
+/// disables and withholds (R8, R14).
+fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> Parts {
     let origin = format!("{:?}", spec.layer);
     let rest = (spec.may_allow, spec.on_failure, spec.observe, spec.limits);
     let settings = json::canonical(&spec.settings);
+    let data = spec.data.as_ref().map(|data| data.as_ref().map(|files| files.digest()));
+    let data = format!("{data:?}");
     let source = Source { layer: spec.layer, component: spec.name.into(), digest: None };
+    let (pin, limits) = (spec.pin, spec.limits);
+    let admission = |data| Admission { pin, settings: spec.settings, limits, data, source: source.clone() };
     let loaded = spec
         .bytes
-        .and_then(|bytes| engine.load(&bytes, spec.pin, spec.settings, spec.limits, source.clone()))
+        .and_then(|bytes| engine.admit(&bytes, admission(spec.data?)))
         .inspect_err(|fault| tracing::warn!(component = %source, %fault, "a component cannot be used; it refuses"));
-    let source = match &loaded {
-        Ok(component) => component.source().clone(),
-        Err(_) => source,
-    };
-    let state = match &loaded {
-        Ok(component) => component.digest().to_string(),
-        Err(fault) => fault.to_string(),
+    let (source, state) = match &loaded {
+        Ok(admitted) => (admitted.source.clone(), admitted.digest.to_string()),
+        Err(fault) => (source, fault.to_string()),
     };
     // Debug text of our own types, each on a line: no two different sets read alike.
-    let _ = writeln!(about, "{origin:?} {:?} {state:?} {rest:?} {settings:?}", source.component);
-    BoundComponent {
+    let _ = writeln!(about, "{origin:?} {:?} {state:?} {rest:?} {settings:?} {data:?}", source.component);
+    let rest = Common {
         source,
         may_allow: spec.may_allow,
         on_failure: spec.on_failure,
         observe: spec.observe,
         matches: spec.matches,
-        component: loaded.map(|component| component as Arc<dyn ApprovalComponent>),
+    };
+    match loaded {
+        Ok(admitted) => Parts {
+            approval: admitted.approval.map(|component| rest.bound(Ok(component as Arc<dyn ApprovalComponent>))),
+            connector: admitted.connector.map(|component| rest.bound(Ok(component as Arc<dyn ConnectorComponent>))),
+            sanitiser: admitted.sanitiser.map(|component| rest.bound(Ok(component as Arc<dyn SanitiserComponent>))),
+        },
+        Err(fault) => Parts {
+            approval: Some(rest.bound(Err(fault.clone()))),
+            connector: Some(rest.bound(Err(fault.clone()))),
+            sanitiser: Some(rest.bound(Err(fault))),
+        },
+    }
+}
+
+/// What all parts of a component have in common.
+struct Common {
+    source: Source,
+    may_allow: bool,
+    on_failure: OnFailure,
+    observe: bool,
+    matches: Arc<dyn Matches>,
+}
+
+impl Common {
+    fn bound<C: ?Sized>(&self, component: Result<Arc<C>, Fault>) -> Bound<C> {
+        Bound {
+            source: self.source.clone(),
+            may_allow: self.may_allow,
+            on_failure: self.on_failure,
+            observe: self.observe,
+            matches: Arc::clone(&self.matches),
+            component,
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
 use crate::config::Resolved;
+use crate::config::data::read_data;
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
@@ -116,6 +117,7 @@ fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
         pin: entry.sha256,
         settings: entry.settings.clone(),
         limits: limits(entry.limits),
+        data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| unreadable(chain(&error))),
         may_allow: entry.may_allow,
         on_failure: entry.on_failure,
         observe: entry.observe,

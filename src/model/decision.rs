@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::digest::Digest;
 use super::layer::LayerRef;
 use super::posture::Posture;
 use super::verdict::{Fault, Folded, Source, Verdict};
@@ -27,6 +28,9 @@ pub struct Voice {
     /// The time that it took in the sandbox; written as whole microseconds.
     #[serde(rename = "time_us", serialize_with = "microseconds")]
     pub time: Duration,
+    /// The digest of all that the host told it, in order: a replay that tells it the same must end the same (R35).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heard: Option<Digest>,
 }
 
 fn microseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

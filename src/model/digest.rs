@@ -24,12 +24,15 @@ impl Digest {
     /// Returns the digest of a sequence of parts, each preceded by its length, so that parts cannot run together.
     #[must_use]
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut hasher = Sha256::new();
-        for part in parts {
-            hasher.update((part.len() as u64).to_be_bytes());
-            hasher.update(part);
-        }
-        Self(hasher.finalize().into())
+        let mut all = Self::by_parts();
+        parts.into_iter().for_each(|part| all.add(part));
+        all.finish()
+    }
+
+    /// Starts a digest of parts that come one by one; it ends as [`Digest::of_parts`] of them all.
+    #[must_use]
+    pub fn by_parts() -> Parts {
+        Parts(Sha256::new())
     }
 
     /// Parses 64 hex digits.
@@ -52,6 +55,24 @@ impl Digest {
     #[must_use]
     pub fn short(&self) -> String {
         hex::encode(&self.0[..6])
+    }
+}
+
+/// A digest of parts that come one by one.
+#[derive(Debug, Clone)]
+pub struct Parts(Sha256);
+
+impl Parts {
+    /// Adds a part.
+    pub fn add(&mut self, part: &[u8]) {
+        self.0.update((part.len() as u64).to_be_bytes());
+        self.0.update(part);
+    }
+
+    /// Returns the digest of all parts.
+    #[must_use]
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
     }
 }
 

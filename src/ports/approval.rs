@@ -104,6 +104,8 @@ pub struct Usage {
     pub fuel: u64,
     /// Time in the sandbox.
     pub time: Duration,
+    /// The digest of all that the host told it, in order; none where nothing ran.
+    pub heard: Option<Digest>,
 }
 
 /// A component's answer.

@@ -294,6 +294,7 @@ pub(super) mod samples {
             observed: false,
             fuel: 7,
             time: Duration::ZERO,
+            heard: None,
         };
         DecisionRecord {
             at: Timestamp::UNIX_EPOCH,

@@ -1,228 +1,172 @@
-//! Asks one component about one call: a fresh store and instance, limits armed before anything of the guest runs.
+//! Admitted components, each behind the port of its decision point.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use wasmtime::Store;
-use wasmtime::component::Resource;
 
-use super::bindings::v0_1::approval;
+use super::answer;
 use super::engine::Shared;
-use super::fault;
-use super::limits::{Limits, MAX_ANSWER, MAX_HANDLES};
-use super::linker::State;
-use super::load::Compiled;
-use super::settings::Settings;
-use super::ticker::TICK;
+use super::hooks::Reusable;
+use super::limits::{Budget, Limits};
+use super::run::{Component, Run, arm};
+use super::state::{State, Subject};
 use crate::model::digest::Digest;
-use crate::model::text::{prefix, shown};
-use crate::model::verdict::{
-    Ask, Fault, FaultCode, Label, MAX_REASON, Reason, Remember, Reviewers, RuleId, Source, Verdict,
-};
-use crate::ports::approval::{ApprovalComponent, CallFacts, Evaluation, LogLine, Usage};
+use crate::model::verdict::{Fault, Source};
+use crate::ports::approval::{ApprovalComponent, CallFacts, Evaluation, Usage};
+use crate::ports::connector::{AppToolFacts, ConnectorComponent, ConnectorEvaluation};
+use crate::ports::sanitiser::{OutputFacts, Sanitised, SanitiserComponent};
 
-/// The most labels that one answer may set.
-const MAX_LABELS: usize = 16;
+macro_rules! component {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        pub struct $name {
+            shared: Arc<Shared>,
+            component: Arc<Component>,
+            digest: Digest,
+        }
 
-/// An admitted approval component.
-pub struct WasmApproval {
-    shared: Arc<Shared>,
-    component: Arc<Component>,
-    digest: Digest,
+        impl $name {
+            pub(super) fn new(shared: Arc<Shared>, component: Arc<Component>, digest: Digest) -> Self {
+                Self { shared, component, digest }
+            }
+
+            /// Returns the digest of the component's bytes.
+            #[must_use]
+            pub fn digest(&self) -> Digest {
+                self.digest
+            }
+
+            /// Returns who the component is, its digest included.
+            #[must_use]
+            pub fn source(&self) -> &Source {
+                &self.component.source
+            }
+
+            /// Returns its limits.
+            #[must_use]
+            pub fn limits(&self) -> Limits {
+                self.component.limits
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).field("source", &self.component.source).finish_non_exhaustive()
+            }
+        }
+    };
 }
 
-/// What an evaluation on a worker needs; it may outlive the caller.
-struct Component {
-    compiled: Arc<Compiled>,
-    settings: Arc<Settings>,
-    limits: Limits,
-    source: Source,
+component! {
+    /// An admitted approval component.
+    WasmApproval
 }
-
-impl WasmApproval {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        compiled: Arc<Compiled>,
-        digest: Digest,
-        settings: Arc<Settings>,
-        limits: Limits,
-        source: Source,
-    ) -> Self {
-        Self { shared, component: Arc::new(Component { compiled, settings, limits, source }), digest }
-    }
-
-    /// Returns the digest of the component's bytes.
-    #[must_use]
-    pub fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    /// Returns who the component is, its digest included.
-    #[must_use]
-    pub fn source(&self) -> &Source {
-        &self.component.source
-    }
-
-    /// Returns its limits.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
-        self.component.limits
-    }
+component! {
+    /// An admitted connector policy.
+    WasmConnector
 }
-
-impl std::fmt::Debug for WasmApproval {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WasmApproval").field("source", &self.component.source).finish_non_exhaustive()
-    }
+component! {
+    /// An admitted sanitiser.
+    WasmSanitiser
 }
 
 #[async_trait]
 impl ApprovalComponent for WasmApproval {
     async fn evaluate(&self, facts: Arc<CallFacts>) -> Evaluation {
         let (shared, component) = (Arc::clone(&self.shared), Arc::clone(&self.component));
-        let evaluation = self.shared.pool.run(move || component.evaluate(&shared, &facts)).await;
+        let evaluation = self.shared.pool.run(move || approve(&shared, &component, &facts)).await;
         evaluation.unwrap_or_else(Evaluation::failed)
     }
 }
 
-impl Component {
-    fn evaluate(&self, shared: &Shared, facts: &Arc<CallFacts>) -> Evaluation {
-        let first = self.attempt(shared, facts);
-        match first.result {
-            // The machine was busy: a deadline says little about the component, and fuel still bounds it (R14).
-            Err(Fault { code: FaultCode::Deadline, .. }) => {
-                let mut second = self.attempt(shared, facts);
-                second.usage.fuel = second.usage.fuel.saturating_add(first.usage.fuel);
-                second.usage.time += first.usage.time;
-                second
+#[async_trait]
+impl ConnectorComponent for WasmConnector {
+    async fn evaluate(&self, facts: Arc<AppToolFacts>) -> ConnectorEvaluation {
+        let (shared, component) = (Arc::clone(&self.shared), Arc::clone(&self.component));
+        let evaluation = self.shared.pool.run(move || connect(&shared, &component, &facts)).await;
+        evaluation.unwrap_or_else(ConnectorEvaluation::failed)
+    }
+}
+
+#[async_trait]
+impl SanitiserComponent for WasmSanitiser {
+    async fn sanitise(&self, facts: Arc<OutputFacts>) -> Sanitised {
+        let (shared, component) = (Arc::clone(&self.shared), Arc::clone(&self.component));
+        let said = self.shared.pool.run(move || sanitise(&shared, &component, &facts)).await;
+        said.unwrap_or_else(Sanitised::failed)
+    }
+}
+
+fn approve(shared: &Shared, component: &Arc<Component>, facts: &Arc<CallFacts>) -> Evaluation {
+    let budget = Budget::deciding(&component.limits);
+    let subject = || Subject::Call(Arc::clone(facts));
+    let Run { result, log, usage } = component.run(shared, &budget, subject, |hooks, store| hooks.approve(store));
+    match result.and_then(|raw| answer::approval(raw, &component.source)) {
+        Ok((verdict, labels)) => Evaluation { result: Ok(verdict), labels, log, usage },
+        Err(fault) => Evaluation { result: Err(fault), labels: Vec::new(), log, usage },
+    }
+}
+
+fn connect(shared: &Shared, component: &Arc<Component>, facts: &Arc<AppToolFacts>) -> ConnectorEvaluation {
+    let budget = Budget::deciding(&component.limits);
+    let subject = || Subject::Tool(Arc::clone(facts));
+    let Run { result, log, usage } = component.run(shared, &budget, subject, |hooks, store| hooks.connect(store));
+    ConnectorEvaluation { result: result.and_then(answer::connector), log, usage }
+}
+
+fn sanitise(shared: &Shared, component: &Arc<Component>, facts: &Arc<OutputFacts>) -> Sanitised {
+    let budget = Budget::sanitising(&component.limits, facts.bytes());
+    let subject = || Subject::Output(Arc::clone(facts));
+    let Run { result, log, usage } = component.run(shared, &budget, subject, |hooks, store| hooks.sanitise(store));
+    match result.and_then(|raw| answer::sanitised(raw, &component.source)) {
+        Ok((said, labels)) => Sanitised { result: Ok(said), labels, log, usage },
+        Err(fault) => Sanitised { result: Err(fault), labels: Vec::new(), log, usage },
+    }
+}
+
+impl WasmApproval {
+    /// Answers on the calling thread, which it blocks for as long as the limits allow: for benches and tools. A host asks
+    /// through the port, on the workers.
+    #[must_use]
+    pub fn evaluate_here(&self, facts: &Arc<CallFacts>) -> Evaluation {
+        approve(&self.shared, &self.component, facts)
+    }
+
+    /// Keeps one instance and asks it again and again: what a fresh one costs is measured against it. Never for decisions,
+    /// since a guest can keep state between calls.
+    ///
+    /// # Errors
+    /// What the instantiation ended with.
+    pub fn reusable(&self, facts: &Arc<CallFacts>) -> Result<Reused<'_>, Fault> {
+        // Armed once for all calls: what is measured is the call alone.
+        let limits = self.component.limits;
+        let budget = Budget { time: Duration::from_secs(3600), fuel: u64::MAX / 2, ..Budget::deciding(&limits) };
+        let mut store = self.component.store(&self.shared, &budget, Subject::Call(Arc::clone(facts)));
+        let instance = arm(&self.shared, &budget, &mut store, |store| self.component.compiled.hooks.reusable(store));
+        let instance = instance.map_err(|error| super::fault::of(&error))?;
+        Ok(Reused { component: self, store, instance })
+    }
+}
+
+/// One instance that is asked about one call again and again.
+pub struct Reused<'c> {
+    component: &'c WasmApproval,
+    store: Store<State>,
+    instance: Box<dyn Reusable>,
+}
+
+impl Reused<'_> {
+    /// Asks once more.
+    #[must_use]
+    pub fn evaluate(&mut self) -> Evaluation {
+        let said = self.instance.approve(&mut self.store).map_err(|error| super::fault::of(&error));
+        match said.and_then(|raw| answer::approval(raw, self.component.source())) {
+            Ok((verdict, labels)) => {
+                Evaluation { result: Ok(verdict), labels, log: Vec::new(), usage: Usage::default() }
             }
-            _ => first,
+            Err(fault) => Evaluation::failed(fault),
         }
     }
-
-    fn attempt(&self, shared: &Shared, facts: &Arc<CallFacts>) -> Evaluation {
-        let state = State::new(Some(Arc::clone(facts)), Arc::clone(&self.settings), &self.limits);
-        let run = enter(shared, &self.limits, state, |store| {
-            let policy = self.compiled.policy.instantiate(&mut *store)?;
-            policy.portcullis_policy_approval().call_evaluate(&mut *store, Resource::new_borrow(0))
-        });
-        let answer = run.result.and_then(|decision| self.read(decision));
-        let (result, labels) = match answer {
-            Ok((verdict, labels)) => (Ok(verdict), labels),
-            Err(fault) => (Err(fault), Vec::new()),
-        };
-        Evaluation { result, labels, log: run.log, usage: run.usage }
-    }
-
-    /// Takes an answer over into our own values. What is illegal is a fault, not repaired.
-    fn read(&self, decision: approval::Decision) -> Result<(Verdict, Vec<Label>), Fault> {
-        let verdict = match decision.verdict {
-            approval::Verdict::Abstain => Verdict::Abstain,
-            approval::Verdict::Allow(why) => Verdict::Allow(reason(why)?),
-            approval::Verdict::Ask(question) => Verdict::Ask(ask(question)?),
-            approval::Verdict::Deny(why) => Verdict::Deny(reason(why)?),
-        };
-        if decision.labels.len() > MAX_LABELS {
-            let count = decision.labels.len();
-            return Err(invalid(&format!("it sets {count} labels, more than {MAX_LABELS}")));
-        }
-        let labels = decision.labels.into_iter().map(|name| self.label(name)).collect::<Result<_, _>>()?;
-        Ok((verdict, labels))
-    }
-
-    fn label(&self, name: String) -> Result<Label, Fault> {
-        // Labels follow the grammar of rule ids: both are compared and shown, neither is prose.
-        match RuleId::parse(&name) {
-            Some(_) => Ok(Label { name, source: self.source.clone() }),
-            None => Err(invalid(&format!("`{}` is no label", shown(&name, 64)))),
-        }
-    }
-}
-
-fn ask(question: approval::Question) -> Result<Ask, Fault> {
-    Ok(Ask {
-        reason: reason(question.reason)?,
-        remember: match question.remember {
-            approval::Remember::Never => Remember::Never,
-            approval::Remember::Session => Remember::Session,
-            approval::Remember::Always => Remember::Always,
-        },
-        bind_arguments: question.bind_arguments,
-        reviewers: Reviewers { person: question.reviewers.person, auto: question.reviewers.auto },
-    })
-}
-
-fn reason(reason: approval::Reason) -> Result<Reason, Fault> {
-    let rule = match reason.rule {
-        None => None,
-        Some(rule) => match RuleId::parse(&rule) {
-            Some(rule) => Some(rule),
-            None => return Err(invalid(&format!("`{}` is no rule id", shown(&rule, 64)))),
-        },
-    };
-    Ok(Reason { rule, text: bounded(&reason.text) })
-}
-
-/// Returns at most [`MAX_REASON`] bytes for people, with `…` where something was left out.
-///
-/// The one thing that is cut: a long explanation does not change what the component decided.
-fn bounded(text: &str) -> String {
-    let text = shown(text, MAX_REASON);
-    if text.len() <= MAX_REASON { text } else { format!("{}…", prefix(&text, MAX_REASON - '…'.len_utf8())) }
-}
-
-fn invalid(detail: &str) -> Fault {
-    Fault::new(FaultCode::OutputInvalid, detail)
-}
-
-/// Instantiates once, so that a component that cannot even start is found when it is loaded.
-pub(super) fn dry_run(
-    shared: &Shared,
-    compiled: &Compiled,
-    settings: &Arc<Settings>,
-    limits: &Limits,
-) -> Result<(), Fault> {
-    let attempt = || {
-        let state = State::new(None, Arc::clone(settings), limits);
-        enter(shared, limits, state, |store| compiled.policy.instantiate(store).map(drop)).result
-    };
-    match attempt() {
-        Err(Fault { code: FaultCode::Deadline, .. }) => attempt(),
-        result => result,
-    }
-}
-
-struct Run<R> {
-    result: Result<R, Fault>,
-    log: Vec<LogLine>,
-    usage: Usage,
-}
-
-/// Runs `work` in a store of its own, with all limits armed before the first instruction; start functions loop too.
-///
-/// The store is dropped whatever happened: after a trap the engine would not let anybody in again.
-fn enter<R>(
-    shared: &Shared,
-    limits: &Limits,
-    state: State,
-    work: impl FnOnce(&mut Store<State>) -> wasmtime::Result<R>,
-) -> Run<R> {
-    let started = Instant::now();
-    let mut store = Store::new(&shared.engine, state);
-    store.limiter(|state| &mut state.caps);
-    store.set_hostcall_fuel(MAX_ANSWER);
-    store.set_max_component_handles(MAX_HANDLES);
-    let ticks = limits.time.as_millis().div_ceil(TICK.as_millis());
-    let result = store.set_fuel(limits.fuel).and_then(|()| {
-        let _ticking = shared.ticker.tick();
-        // The tick that is under way does not count.
-        store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1));
-        store.epoch_deadline_trap();
-        work(&mut store)
-    });
-    let left = store.get_fuel().unwrap_or(0);
-    let state = store.into_data();
-    let usage = Usage { fuel: limits.fuel.saturating_sub(left).saturating_add(state.spent), time: started.elapsed() };
-    Run { result: result.map_err(|e| fault::of(&e)), log: state.log, usage }
 }

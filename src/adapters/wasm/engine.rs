@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Strategy};
 
+use super::bindings::v0_1;
 use super::limits;
-use super::linker::{self, State};
 use super::load::Compiled;
+use super::patterns::PatternSets;
 use super::pool::Pool;
+use super::state::State;
 use super::ticker::Ticker;
 use crate::model::digest::Digest;
 
@@ -34,6 +36,8 @@ pub(super) struct Shared {
     /// Compiled code by digest, shared by all layers and tenants. Held while compiling, so that one component compiles at a
     /// time, on all cores.
     pub(super) compiled: Mutex<HashMap<Digest, Weak<Compiled>>>,
+    /// What guests search with, by tenant.
+    pub(super) patterns: Arc<PatternSets>,
     pooling: bool,
     fingerprint: Digest,
 }
@@ -88,12 +92,22 @@ impl Engine {
     }
 
     fn with(engine: wasmtime::Engine, workers: usize, pooling: bool) -> Result<Self, EngineError> {
-        let linker = linker::build(&engine).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
+        let mut linker = Linker::new(&engine);
+        v0_1::link(&mut linker).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
         let ticker = Ticker::start(engine.clone()).map_err(EngineError::Thread)?;
         let pool = Pool::start(workers).map_err(EngineError::Thread)?;
         let compiled = Mutex::new(HashMap::new());
         let fingerprint = fingerprint(&engine);
-        Ok(Self(Arc::new(Shared { engine, linker, ticker, pool, compiled, pooling, fingerprint })))
+        Ok(Self(Arc::new(Shared {
+            engine,
+            linker,
+            ticker,
+            pool,
+            compiled,
+            patterns: Arc::default(),
+            pooling,
+            fingerprint,
+        })))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
 
+use super::hooks::Exports;
 use super::limits::{MAX_FUNCTIONS, MAX_MEMORY, MAX_TABLE_ELEMENTS};
 use crate::model::text::shown;
 use crate::model::verdict::{Fault, FaultCode};
@@ -13,15 +14,17 @@ const PACKAGE: &str = "portcullis:policy/";
 const TRACK: &str = "0.1";
 /// The interfaces that a component may import.
 const OFFERED: [&str; 2] = ["host", "types"];
+/// The decision points, as interfaces that a component exports.
+const HOOKS: [&str; 3] = ["approval", "connector", "sanitiser"];
 /// The first bytes of an ELF file, which precompiled code is.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Checks that `bytes` are a component that this host can ask about calls.
+/// Checks that `bytes` are a component that this host can ask something, and returns what it exports.
 ///
 /// # Errors
-/// `missing` for what is no approval component, `missing-import` and `wrong-version` for imports we do not offer, `memory` for
+/// `missing` for what has none of the three decision points, `missing-import` and `wrong-version` for imports we do not offer, `memory` for
 /// one that starts with more than any limit grants.
-pub(super) fn check(bytes: &[u8]) -> Result<(), Fault> {
+pub(super) fn check(bytes: &[u8]) -> Result<Exports, Fault> {
     if bytes.starts_with(ELF) {
         return Err(missing("it is precompiled code, which is never loaded; give the component that it was made from"));
     }
@@ -103,11 +106,11 @@ impl Found {
         Ok(found)
     }
 
-    fn judge(&self) -> Result<(), Fault> {
+    fn judge(&self) -> Result<Exports, Fault> {
         for name in &self.imports {
             check_import(name)?;
         }
-        self.check_exports()?;
+        let exports = self.exports()?;
         if self.functions > MAX_FUNCTIONS {
             return Err(missing(&format!("it has {} functions, more than {MAX_FUNCTIONS}", self.functions)));
         }
@@ -121,19 +124,28 @@ impl Found {
                 self.elements
             ));
         }
-        Ok(())
+        Ok(exports)
     }
 
-    fn check_exports(&self) -> Result<(), Fault> {
+    fn exports(&self) -> Result<Exports, Fault> {
         // Exports that we do not know are left alone: interpreters have some of their own.
-        let ours = self.exports.iter().filter_map(|name| interface(name)).filter(|(name, _)| *name == "approval");
-        let versions: Vec<_> = ours.map(|(_, version)| version).collect();
-        if versions.iter().any(|version| in_track(version)) {
-            return Ok(());
+        let ours: Vec<_> = self.exports.iter().filter_map(|name| interface(name)).collect();
+        let has = |wanted: &str| ours.iter().any(|(name, version)| *name == wanted && in_track(version));
+        let exports = Exports {
+            approval: has("approval"),
+            connector: has("connector"),
+            sanitiser: has("sanitiser"),
+            settings: has("settings"),
+        };
+        if exports.approval || exports.connector || exports.sanitiser {
+            return Ok(exports);
         }
-        match versions.first() {
-            Some(version) => Err(wrong_version("approval", version)),
-            None => Err(missing(&format!("it does not export `{PACKAGE}approval@{TRACK}.0`, so it decides nothing"))),
+        match ours.iter().find(|(name, _)| HOOKS.contains(name)) {
+            Some((name, version)) => Err(wrong_version(name, version)),
+            None => Err(missing(&format!(
+                "it exports none of `{PACKAGE}approval@{TRACK}.0`, `{PACKAGE}connector@{TRACK}.0` and \
+                 `{PACKAGE}sanitiser@{TRACK}.0`, so it decides nothing"
+            ))),
         }
     }
 }

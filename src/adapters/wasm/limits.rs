@@ -31,6 +31,14 @@ pub(super) const MAX_HANDLES: usize = 64;
 pub(super) const MAX_READ: usize = 1024 * 1024;
 /// What a guest may pass in one answer or one call of the host, in bytes: the answer's texts, labels and lists together.
 pub(super) const MAX_ANSWER: usize = 64 * 1024;
+/// The same for a sanitiser, whose patterns and edits are lists.
+pub(super) const MAX_SANITISER_ANSWER: usize = 512 * 1024;
+/// What a sanitiser may use besides for each byte of an answer, in fuel (R41).
+const FUEL_PER_BYTE: u64 = 1000;
+/// How long a sanitiser may take besides for each MiB of an answer.
+const TIME_PER_MIB: Duration = Duration::from_millis(20);
+/// The longest time that a sanitiser may take, whatever the answer's size.
+const MAX_SANITISER_TIME: Duration = Duration::from_secs(5);
 /// The stack of a guest, in bytes.
 pub(super) const MAX_STACK: usize = 512 * 1024;
 
@@ -107,6 +115,38 @@ impl Limits {
     }
 }
 
+/// What one evaluation may use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) time: Duration,
+    pub(super) fuel: u64,
+    pub(super) memory: usize,
+    /// What it may pass to the host at once, in bytes.
+    pub(super) answer: usize,
+}
+
+impl Budget {
+    /// The budget of a decision about a call or a tool.
+    pub(super) fn deciding(limits: &Limits) -> Self {
+        Self { time: limits.time, fuel: limits.fuel, memory: limits.memory, answer: MAX_ANSWER }
+    }
+
+    /// The budget of a look at an answer with so many bytes: more for a longer one (R41).
+    pub(super) fn sanitising(limits: &Limits, bytes: usize) -> Self {
+        let scripts = match limits.class {
+            Class::Native => 1,
+            Class::Script => 20,
+        };
+        let per_mib = (TIME_PER_MIB * scripts).mul_f64(bytes as f64 / 1_048_576.0);
+        Self {
+            time: (limits.time + per_mib).min(MAX_SANITISER_TIME),
+            fuel: limits.fuel.saturating_add(FUEL_PER_BYTE.saturating_mul(bytes as u64)),
+            answer: MAX_SANITISER_ANSWER,
+            ..Self::deciding(limits)
+        }
+    }
+}
+
 /// What one instance has taken; refuses growth beyond the limits by a trap.
 ///
 /// A refusal that the guest could see as a failed `memory.grow` would let it go on in a state that nobody tested.
@@ -117,8 +157,9 @@ pub(super) struct Caps {
 }
 
 impl Caps {
-    pub(super) fn new(limits: &Limits) -> Self {
-        Self { memory_left: limits.memory, elements_left: MAX_TABLE_ELEMENTS }
+    /// `memory` is what it may have, in bytes over all memories.
+    pub(super) fn new(memory: usize) -> Self {
+        Self { memory_left: memory, elements_left: MAX_TABLE_ELEMENTS }
     }
 }
 

@@ -1,60 +1,106 @@
 //! From bytes to a component that can be asked.
 //!
-//! Order: limits, size, digest, pin, what the bytes are, compile, link, dry run. Blocking: compiling takes up to seconds, so
-//! callers load on a thread of their own, never for a call that waits.
+//! Order: limits, size, digest, pin, what the bytes are, compile, link, dry run, settings. Blocking: compiling takes up to
+//! seconds, so callers load on a thread of their own, never for a call that waits.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use wasmtime::component::Component;
+use wasmtime::component::Component as Code;
 
-use super::bindings::v0_1::ApprovalPolicyPre;
-use super::decide::{self, WasmApproval};
+use super::bindings::v0_1;
+use super::decide::{WasmApproval, WasmConnector, WasmSanitiser};
 use super::engine::Engine;
-use super::limits::Limits;
-use super::linker::State;
+use super::hooks::Hooks;
+use super::limits::{Budget, Limits};
+use super::run::Component;
 use super::settings::Settings;
-use super::{fault, inspect};
+use super::state::Subject;
+use super::{described, fault, inspect};
+use crate::config::data::DataFiles;
 use crate::model::digest::Digest;
 use crate::model::verdict::{Fault, FaultCode, Source};
 
 /// Compiled and linked code. Immutable, shared by all who load the same bytes.
 pub(super) struct Compiled {
-    pub(super) policy: ApprovalPolicyPre<State>,
+    pub(super) hooks: Box<dyn Hooks>,
+}
+
+/// A component as a layer wants it.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// The digest that the layer wrote down, if it did.
+    pub pin: Option<Digest>,
+    /// Its settings: an object, or null for none.
+    pub settings: Value,
+    /// Its limits.
+    pub limits: Limits,
+    /// The files that it may read; none: it has no folder, and asking for a file is a fault.
+    pub data: Option<Arc<DataFiles>>,
+    /// Who it is in labels and records; the digest is set when it is admitted.
+    pub source: Source,
+}
+
+impl Admission {
+    /// A component without pin, settings and data, under the default limits.
+    #[must_use]
+    pub fn plain(source: Source) -> Self {
+        Self { pin: None, settings: Value::Null, limits: Limits::default(), data: None, source }
+    }
+}
+
+/// An admitted component: what it can be asked at each decision point that it exports, at least one.
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    /// Who it is, its digest included.
+    pub source: Source,
+    /// The digest of its bytes.
+    pub digest: Digest,
+    /// May a call run?
+    pub approval: Option<Arc<WasmApproval>>,
+    /// May an App tool be seen and called?
+    pub connector: Option<Arc<WasmConnector>>,
+    /// What of an answer may pass?
+    pub sanitiser: Option<Arc<WasmSanitiser>>,
 }
 
 impl Engine {
-    /// Admits `bytes` as an approval component. Blocks while it compiles.
-    ///
-    /// `pin` is the digest that the layer wrote down, if it did. `source` says who the component is in labels and records;
-    /// its digest is set here. The code of equal bytes is compiled once for all.
+    /// Admits `bytes` as a component. Blocks while it compiles. The code of equal bytes is compiled once for all.
     ///
     /// # Errors
-    /// A [`Fault`]: `settings` (limits or settings), `missing` (too large, or no component of ours), `digest`,
-    /// `missing-import`, `wrong-version`, `memory`, or what the dry run ended with.
-    pub fn load(
-        &self,
-        bytes: &[u8],
-        pin: Option<Digest>,
-        settings: Value,
-        limits: Limits,
-        source: Source,
-    ) -> Result<Arc<WasmApproval>, Fault> {
-        limits.check()?;
-        let settings = Arc::new(Settings::new(settings)?);
-        let cap = limits.class.max_component();
+    /// A [`Fault`]: `settings` (limits, settings, or what the component itself says of them), `missing` (too large, or no
+    /// component of ours), `digest`, `missing-import`, `wrong-version`, `memory`, or what the dry run ended with.
+    pub fn admit(&self, bytes: &[u8], wanted: Admission) -> Result<Admitted, Fault> {
+        wanted.limits.check()?;
+        let settings = Arc::new(Settings::new(wanted.settings)?);
+        let cap = wanted.limits.class.max_component();
         if bytes.len() > cap {
             let size = bytes.len();
             return Err(Fault::new(FaultCode::Missing, format!("it has {size} bytes, more than the cap of {cap}")));
         }
         let digest = Digest::of(bytes);
-        if let Some(pin) = pin.filter(|pin| *pin != digest) {
+        if let Some(pin) = wanted.pin.filter(|pin| *pin != digest) {
             return Err(Fault::new(FaultCode::Digest, format!("its digest is {digest}, the pinned one is {pin}")));
         }
         let compiled = self.compiled(bytes, digest)?;
-        decide::dry_run(&self.0, &compiled, &settings, &limits)?;
-        let source = Source { digest: Some(digest), ..source };
-        Ok(Arc::new(WasmApproval::new(Arc::clone(&self.0), compiled, digest, settings, limits, source)))
+        let exports = compiled.hooks.exports();
+        let source = Source { digest: Some(digest), ..wanted.source };
+        let (data, limits) = (wanted.data, wanted.limits);
+        let component = Arc::new(Component { compiled, settings, data, limits, source: source.clone() });
+        // A component that cannot even start is found when it is loaded.
+        let budget = Budget::deciding(&limits);
+        component.run(&self.0, &budget, || Subject::Nothing, |hooks, store| hooks.start(store)).result?;
+        if exports.settings {
+            described::check(&self.0, &component)?;
+        }
+        let parts = || (Arc::clone(&self.0), Arc::clone(&component), digest);
+        Ok(Admitted {
+            source,
+            digest,
+            approval: exports.approval.then(parts).map(|(s, c, d)| Arc::new(WasmApproval::new(s, c, d))),
+            connector: exports.connector.then(parts).map(|(s, c, d)| Arc::new(WasmConnector::new(s, c, d))),
+            sanitiser: exports.sanitiser.then(parts).map(|(s, c, d)| Arc::new(WasmSanitiser::new(s, c, d))),
+        })
     }
 
     fn compiled(&self, bytes: &[u8], digest: Digest) -> Result<Arc<Compiled>, Fault> {
@@ -69,19 +115,18 @@ impl Engine {
     }
 
     fn compile(&self, bytes: &[u8]) -> Result<Compiled, Fault> {
-        inspect::check(bytes)?;
+        let exports = inspect::check(bytes)?;
         let failed = |code, what: &str, error: &wasmtime::Error| {
             tracing::debug!(error = ?error, "a component was not admitted");
             Fault::new(code, format!("{what}: {}", fault::chain(error)))
         };
-        let component = Component::new(&self.0.engine, bytes)
-            .map_err(|e| failed(FaultCode::Missing, "it cannot be compiled", &e))?;
-        let linked = self.0.linker.instantiate_pre(&component);
+        let code =
+            Code::new(&self.0.engine, bytes).map_err(|e| failed(FaultCode::Missing, "it cannot be compiled", &e))?;
+        let linked = self.0.linker.instantiate_pre(&code);
         let linked = linked.map_err(|e| failed(FaultCode::MissingImport, "it cannot be linked", &e))?;
-        let policy = ApprovalPolicyPre::new(linked);
-        let policy =
-            policy.map_err(|e| failed(FaultCode::WrongVersion, "its `approval` differs from version 0.1", &e))?;
-        Ok(Compiled { policy })
+        let hooks = v0_1::hooks(&linked, exports);
+        let hooks = hooks.map_err(|e| failed(FaultCode::WrongVersion, "its exports differ from version 0.1", &e))?;
+        Ok(Compiled { hooks })
     }
 }
 

@@ -4,26 +4,34 @@
 //! linked); it ends within its time, fuel, memory, stack and answer size; nothing of one call is left for the next; whatever
 //! it does, the host gets an answer or a typed fault, never a panic.
 //!
-//! The path of a component: `load` admits bytes (size, digest, validity, imports) and compiles them; `decide` asks the
-//! component about one call on the worker `pool`, in a fresh store; `linker` is what it may ask back; `fault` says what
-//! went wrong. `engine` holds what all components share.
+//! The path of a component: `load` admits bytes (`inspect`: size, digest, validity, imports), compiles them, starts them once
+//! and has them look at their settings (`described`); `decide` asks a component on the worker `pool`, `run` in a fresh store;
+//! `state` and `told` are what it may ask back, `patterns` what it searches with; `answer` reads what it says, `fault` what
+//! went wrong. `engine` holds what all components share. `hooks` is what a component of any version can be asked, and
+//! `bindings` has a file for each version.
 //!
 //! Does not fold answers of several components (that is consent's) and does not choose which components are asked.
 
+mod answer;
 mod bindings;
-
 pub mod builtin;
 mod decide;
+mod described;
 mod engine;
 mod fault;
+mod hooks;
 mod inspect;
 mod limits;
-mod linker;
 mod load;
+mod patterns;
 mod pool;
+mod run;
 mod settings;
+mod state;
 mod ticker;
+mod told;
 
-pub use decide::WasmApproval;
+pub use decide::{Reused, WasmApproval, WasmConnector, WasmSanitiser};
 pub use engine::{Engine, EngineError};
 pub use limits::{Class, Limits};
+pub use load::{Admission, Admitted};

@@ -1,6 +1,6 @@
 //! A component's settings, as it may read them.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::limits::MAX_READ;
 use crate::model::verdict::{Fault, FaultCode};
@@ -19,7 +19,7 @@ impl Settings {
     /// A `settings` fault for another value, and for one that a component could not read in one piece.
     pub(super) fn new(value: Value) -> Result<Self, Fault> {
         let value = match value {
-            Value::Null => Value::Object(serde_json::Map::new()),
+            Value::Null => Value::Object(Map::new()),
             Value::Object(_) => value,
             _ => return Err(Fault::new(FaultCode::Settings, "settings must be a table")),
         };
@@ -27,6 +27,11 @@ impl Settings {
             Fault::new(FaultCode::Settings, format!("settings have more than {MAX_READ} bytes as JSON text"))
         })?;
         Ok(Self { value, text })
+    }
+
+    /// Returns all settings.
+    pub(super) fn value(&self) -> &Value {
+        &self.value
     }
 
     /// Returns all settings as JSON text with sorted keys.
@@ -49,21 +54,31 @@ pub(super) fn sorted_json(value: &Value) -> Option<String> {
     String::from_utf8(out.0).ok()
 }
 
+/// Returns an object as [`sorted_json`] does.
+pub(super) fn sorted_object(members: &Map<String, Value>) -> Option<String> {
+    let mut out = Bounded(Vec::new());
+    write_members(members, &mut out).ok()?;
+    String::from_utf8(out.0).ok()
+}
+
+fn write_members(members: &Map<String, Value>, out: &mut Bounded) -> std::io::Result<()> {
+    use std::io::Write as _;
+    let mut sorted: Vec<_> = members.iter().collect();
+    sorted.sort_by_key(|(key, _)| *key);
+    out.write_all(b"{")?;
+    for (i, (key, value)) in sorted.into_iter().enumerate() {
+        out.write_all(if i > 0 { b"," } else { b"" })?;
+        serde_json::to_writer(&mut *out, key)?;
+        out.write_all(b":")?;
+        write_sorted(value, out)?;
+    }
+    out.write_all(b"}")
+}
+
 fn write_sorted(value: &Value, out: &mut Bounded) -> std::io::Result<()> {
     use std::io::Write as _;
     match value {
-        Value::Object(members) => {
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_by_key(|(key, _)| *key);
-            out.write_all(b"{")?;
-            for (i, (key, value)) in sorted.into_iter().enumerate() {
-                out.write_all(if i > 0 { b"," } else { b"" })?;
-                serde_json::to_writer(&mut *out, key)?;
-                out.write_all(b":")?;
-                write_sorted(value, out)?;
-            }
-            out.write_all(b"}")
-        }
+        Value::Object(members) => write_members(members, out),
         Value::Array(items) => {
             out.write_all(b"[")?;
             for (i, item) in items.iter().enumerate() {

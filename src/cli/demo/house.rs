@@ -155,6 +155,7 @@ fn component(kind: LayerKind, name: &str, bytes: &[u8], matches: Arc<dyn Matches
         settings: Value::Null,
         // Fuel decides, on a busy machine too: the story is the same every time.
         limits: Limits { time: Duration::from_secs(1), ..Limits::default() },
+        data: Ok(None),
         may_allow: kind.may_allow_by_default(),
         on_failure: OnFailure::Deny,
         observe: false,

@@ -133,5 +133,6 @@ pub(super) fn voice(component: &BoundComponent, posture: Option<(LayerRef, Postu
         observed: component.observe,
         fuel: evaluation.usage.fuel,
         time: evaluation.usage.time,
+        heard: evaluation.usage.heard,
     }
 }

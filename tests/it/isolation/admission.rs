@@ -1,11 +1,11 @@
 //! What is not let in, and why.
 
-use portcullis::adapters::wasm::{Class, Limits, builtin};
+use portcullis::adapters::wasm::{Admission, Class, Limits, builtin};
 use portcullis::model::digest::Digest;
 use portcullis::model::verdict::{Fault, FaultCode};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::policy::{ABSTAIN, engine, handmade, load, source};
+use crate::support::policy::{ABSTAIN, approval, engine, handmade, load, source};
 
 fn refused(bytes: &[u8]) -> Fault {
     load(bytes).expect_err("it was let in")
@@ -36,7 +36,7 @@ fn what_is_no_component_is_told_what_it_is() {
 fn a_component_that_decides_nothing_is_refused() {
     let fault = refused(&component(""));
     assert_eq!(fault.code, FaultCode::Missing);
-    assert!(fault.detail.contains("does not export `portcullis:policy/approval@0.1.0`"), "{fault}");
+    assert!(fault.detail.contains("exports none of `portcullis:policy/approval@0.1.0`"), "{fault}");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn count_instances(component: &[u8]) -> usize {
 #[test]
 fn a_pin_binds_the_very_bytes() {
     let bytes = builtin::APPROVAL_BASELINE;
-    let load = |pin| engine().load(bytes, Some(pin), Value::Null, Limits::default(), source("pinned"));
+    let load = |pin| approval(engine(), bytes, Admission { pin: Some(pin), ..Admission::plain(source("pinned")) });
     assert_eq!(load(Digest::of(bytes)).unwrap().digest(), Digest::of(bytes));
     let fault = load(Digest::of(b"other")).unwrap_err();
     assert_eq!(fault.code, FaultCode::Digest);
@@ -131,7 +131,7 @@ fn a_pin_binds_the_very_bytes() {
 #[test]
 fn a_pin_is_compared_before_the_bytes_are_looked_at() {
     let pin = Some(Digest::of(b"other"));
-    let fault = engine().load(b"rubbish", pin, Value::Null, Limits::default(), source("pinned")).unwrap_err();
+    let fault = approval(engine(), b"rubbish", Admission { pin, ..Admission::plain(source("pinned")) }).unwrap_err();
     assert_eq!(fault.code, FaultCode::Digest);
 }
 
@@ -142,14 +142,19 @@ fn r41_a_component_over_its_class_is_refused() {
     assert!(fault.code == FaultCode::Missing && fault.detail.contains("4194304"), "{fault}");
     // As a script it is small enough, and then no component.
     let script = Limits::of(Class::Script);
-    let fault = engine().load(&bytes, None, Value::Null, script, source("script")).unwrap_err();
+    let fault =
+        approval(engine(), &bytes, Admission { limits: script, ..Admission::plain(source("script")) }).unwrap_err();
     assert!(fault.detail.contains("not a WebAssembly component"), "{fault}");
 }
 
 #[test]
 fn settings_that_are_no_table_are_refused() {
-    let fault =
-        engine().load(builtin::APPROVAL_BASELINE, None, json!("x"), Limits::default(), source("settings")).unwrap_err();
+    let fault = approval(
+        engine(),
+        builtin::APPROVAL_BASELINE,
+        Admission { settings: json!("x"), ..Admission::plain(source("settings")) },
+    )
+    .unwrap_err();
     assert_eq!(fault.code, FaultCode::Settings);
 }
 

@@ -9,12 +9,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis::adapters::wasm::{Class, Engine, Limits, WasmApproval, builtin};
+use portcullis::adapters::wasm::{Admission, Class, Engine, Limits, WasmApproval, builtin};
 use portcullis::model::verdict::{FaultCode, MAX_REASON, Remember, Verdict};
 use portcullis::ports::approval::{ApprovalComponent as _, Evaluation};
 use serde_json::{Value, json};
 
-use crate::support::policy::{ask, engine, facts, load, patient, source};
+use crate::support::policy::{approval, ask, engine, facts, load, patient, source};
 
 fn hostile() -> Arc<WasmApproval> {
     load(&guest_builder::build("hostile").unwrap()).unwrap()
@@ -61,7 +61,7 @@ async fn r14_a_component_that_runs_for_ever_is_stopped() {
 async fn r14_time_is_the_safety_net_where_fuel_is_left() {
     let limits = Limits { time: Duration::from_millis(1), ..Limits::of(Class::Script) };
     let bytes = guest_builder::build("hostile").unwrap();
-    let component = engine().load(&bytes, None, Value::Null, limits, source("slow")).unwrap();
+    let component = approval(engine(), &bytes, Admission { limits, ..Admission::plain(source("slow")) }).unwrap();
     let evaluation = ask(&component, facts("test/loop", "{}")).await;
     assert_eq!(code(&evaluation), FaultCode::Deadline);
     assert!(evaluation.usage.fuel < limits.fuel);
@@ -132,11 +132,15 @@ async fn labels_carry_who_set_them() {
 
 #[tokio::test]
 async fn what_nobody_granted_is_a_fault_when_it_is_called() {
-    for how in ["data", "count", "history", "labels"] {
-        let evaluation = behave(how).await;
-        let fault = evaluation.result.unwrap_err();
-        assert_eq!(fault.code, FaultCode::MissingImport, "{how}: {fault}");
-        assert!(fault.detail.contains(how), "{fault}");
+    let fault = behave("data").await.result.unwrap_err();
+    assert_eq!(fault.code, FaultCode::MissingImport, "{fault}");
+    assert!(fault.detail.contains("host.data"), "{fault}");
+}
+
+#[tokio::test]
+async fn r33_without_a_past_there_is_no_history_no_label_and_a_count_of_one() {
+    for (how, said) in [("count", "1"), ("history", "0"), ("labels", "0")] {
+        assert_eq!(text(&behave(how).await), said, "{how}");
     }
 }
 
@@ -196,7 +200,9 @@ async fn a_call_that_is_given_up_leaves_the_component_usable() {
 async fn a_component_is_told_what_the_interface_says() {
     let bytes = guest_builder::build("hostile").unwrap();
     let settings = json!({"z": 1, "a": [1000]});
-    let component = engine().load(&bytes, None, settings, patient(), source("curious")).unwrap();
+    let component =
+        approval(engine(), &bytes, Admission { settings, limits: patient(), ..Admission::plain(source("curious")) })
+            .unwrap();
     let arguments = r#"{"items":[{"name":"a/b","n":1000},{"name":"c"}],"deep":{"name":"d"}}"#;
     let evaluation = ask(&component, facts("test/tell", arguments)).await;
     let told: Vec<_> = text(&evaluation).split('|').collect();
@@ -253,7 +259,8 @@ async fn an_engine_without_a_memory_pool_isolates_as_well() {
     let engine = Engine::on_demand().unwrap();
     assert!(!engine.is_pooling());
     let bytes = guest_builder::build("hostile").unwrap();
-    let component = engine.load(&bytes, None, Value::Null, patient(), source("on-demand")).unwrap();
+    let component =
+        approval(&engine, &bytes, Admission { limits: patient(), ..Admission::plain(source("on-demand")) }).unwrap();
     for (how, want) in [
         ("panic", FaultCode::Trap),
         ("allocate-at-once", FaultCode::Memory),
@@ -284,7 +291,12 @@ fn where_the_address_space_is_small_there_is_no_pool_and_no_other_difference() {
 async fn in_a_small_address_space() {
     let engine = Engine::new().unwrap();
     assert!(!engine.is_pooling());
-    let baseline = engine.load(builtin::APPROVAL_BASELINE, None, Value::Null, patient(), source("small")).unwrap();
+    let baseline = approval(
+        &engine,
+        builtin::APPROVAL_BASELINE,
+        Admission { limits: patient(), ..Admission::plain(source("small")) },
+    )
+    .unwrap();
     assert!(matches!(ask(&baseline, facts("files/read_file", "{}")).await.result, Ok(Verdict::Ask(_))));
 }
 

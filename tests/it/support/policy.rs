@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use portcullis::adapters::wasm::{Engine, Limits, WasmApproval};
+use portcullis::adapters::wasm::{Admission, Engine, Limits, WasmApproval};
 use portcullis::model::arguments::Arguments;
 use portcullis::model::caller::Caller;
 use portcullis::model::digest::Digest;
@@ -14,7 +14,6 @@ use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::{Fault, Source};
 use portcullis::ports::approval::{ApprovalComponent as _, CallFacts, Evaluation, Kind};
 use portcullis::ports::state::Moment;
-use serde_json::Value;
 
 /// One engine for all tests of this process, as in a real host.
 pub(crate) fn engine() -> &'static Engine {
@@ -31,9 +30,14 @@ pub(crate) fn patient() -> Limits {
     Limits { time: Duration::from_secs(1), ..Limits::default() }
 }
 
+/// Admits a component that decides about calls.
+pub(crate) fn approval(engine: &Engine, bytes: &[u8], wanted: Admission) -> Result<Arc<WasmApproval>, Fault> {
+    engine.admit(bytes, wanted).map(|admitted| admitted.approval.expect("it decides about calls"))
+}
+
 /// Loads without settings.
 pub(crate) fn load(bytes: &[u8]) -> Result<Arc<WasmApproval>, Fault> {
-    engine().load(bytes, None, Value::Null, patient(), source("under-test"))
+    approval(engine(), bytes, Admission { limits: patient(), ..Admission::plain(source("under-test")) })
 }
 
 /// A call of `SERVER/TOOL` with the arguments and nothing remarkable about it.

@@ -1,0 +1,52 @@
+//! What a component says of its own settings, asked when it is loaded.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::engine::Shared;
+use super::limits::Budget;
+use super::run::Component;
+use super::state::Subject;
+use crate::model::text::shown;
+use crate::model::verdict::{Fault, FaultCode};
+
+/// The most problems that one message names.
+const NAMED: usize = 4;
+
+/// Checks a component's settings against the schema that it brings, then has it look at them itself.
+///
+/// # Errors
+/// A `settings` fault with each place and what is wrong there, also for a schema that is none; or what the component ended with.
+pub(super) fn check(shared: &Shared, component: &Arc<Component>) -> Result<(), Fault> {
+    let budget = Budget::deciding(&component.limits);
+    let schema = component.run(shared, &budget, || Subject::Nothing, |hooks, store| hooks.schema(store)).result?;
+    let found = against(&schema, component.settings.value())?;
+    refuse(found)?;
+    let text = component.settings.text();
+    let own = component.run(shared, &budget, || Subject::Nothing, |hooks, store| hooks.validate(store, text));
+    refuse(own.result?)
+}
+
+/// Compares settings with a JSON Schema (2020-12). Nothing outside of the schema is fetched.
+fn against(schema: &str, settings: &Value) -> Result<Vec<(String, String)>, Fault> {
+    let bad = |why: &str| Fault::new(FaultCode::Settings, format!("the schema that it brings for its settings {why}"));
+    let schema: Value = serde_json::from_str(schema).map_err(|error| bad(&format!("is no JSON: {error}")))?;
+    let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
+    let validator = options.build(&schema).map_err(|error| bad(&format!("is none: {error}")))?;
+    let errors = validator.iter_errors(settings);
+    Ok(errors.take(NAMED + 1).map(|error| (error.instance_path().to_string(), error.to_string())).collect())
+}
+
+fn refuse(problems: Vec<(String, String)>) -> Result<(), Fault> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let more = if problems.len() > NAMED { "; and more" } else { "" };
+    let named = problems.iter().take(NAMED).map(|(pointer, message)| {
+        let place = if pointer.is_empty() { "settings".to_owned() } else { format!("settings{}", shown(pointer, 64)) };
+        format!("{place}: {}", shown(message, 160))
+    });
+    let named: Vec<String> = named.collect();
+    Err(Fault::new(FaultCode::Settings, format!("{}{more}", named.join("; "))))
+}
