@@ -1,7 +1,7 @@
 //! A decision in words: who said what, and how the answers fold.
 
 use anstyle::Style;
-use portcullis::model::decision::{Decision, Spoken, Voice};
+use portcullis::model::decision::{ConnectorSpoken, ConnectorVoice, Decision, Spoken, Voice};
 use portcullis::model::layer::LayerRef;
 use portcullis::model::text::shown;
 use portcullis::model::verdict::{MAX_REASON, Reason, Remember, Source, Verdict};
@@ -10,16 +10,24 @@ use super::render::{self, BAD, FAINT, GOOD, WARN, field, styled};
 
 /// Returns every voice and every step of the fold, wrapped, each on lines of its own.
 pub(crate) fn describe(decision: &Decision, width: usize) -> String {
-    let mut out = format!("{}\n", styled(render::STRONG, "verdicts"));
+    let mut out = String::new();
+    if !decision.connectors.is_empty() {
+        out.push_str(&format!("{}\n", styled(render::STRONG, "app")));
+    }
+    for voice in &decision.connectors {
+        out.push_str(&field(2, &format!("{}:", source(&voice.source)), &said_of_app(voice), width));
+        file(&mut out, &voice.source, width);
+    }
+    if !decision.voices.is_empty() {
+        out.push_str(&format!("{}\n", styled(render::STRONG, "verdicts")));
+    }
     for voice in &decision.voices {
         out.push_str(&field(2, &format!("{}:", source(&voice.source)), &said(voice), width));
         out.push_str(&field(4, "cost", &format!("{} fuel, {} µs", voice.fuel, voice.time.as_micros()), width));
         if let Some(digest) = &voice.source.digest {
             out.push_str(&field(4, "digest", &digest.to_string(), width));
         }
-        if let Some(file) = voice.source.layer.file() {
-            out.push_str(&field(4, "file", &shown(&file.display().to_string(), 300), width));
-        }
+        file(&mut out, &voice.source, width);
     }
     out.push_str(&format!("{}\n", styled(render::STRONG, "fold")));
     for (number, step) in decision.steps.iter().enumerate() {
@@ -31,6 +39,38 @@ pub(crate) fn describe(decision: &Decision, width: usize) -> String {
 /// Returns layer/component.
 pub(crate) fn source(source: &Source) -> String {
     format!("{}/{}", source.layer, shown(&source.component, 128))
+}
+
+fn file(out: &mut String, source: &Source, width: usize) {
+    if let Some(file) = source.layer.file() {
+        out.push_str(&field(4, "file", &shown(&file.display().to_string(), 300), width));
+    }
+}
+
+fn said_of_app(voice: &ConnectorVoice) -> String {
+    let mut out = match &voice.spoken {
+        ConnectorSpoken::Answer(answer) => {
+            let mut out = match answer.enabled {
+                Some(true) => styled(GOOD, "enabled"),
+                Some(false) => styled(BAD, "disabled"),
+                None => styled(FAINT, "no opinion"),
+            };
+            if let Some(mode) = answer.mode {
+                out.push_str(&format!(", mode {}", mode.as_str()));
+            }
+            if let Some(rule) = &answer.rule {
+                out.push_str(&format!(", rule {rule}"));
+            }
+            out
+        }
+        ConnectorSpoken::Fault(fault) => {
+            format!("{} ({})", styled(BAD, "failed, so disabled"), shown(&fault.to_string(), MAX_REASON))
+        }
+    };
+    if voice.observed {
+        out.push_str(" (only observed)");
+    }
+    out
 }
 
 fn said(voice: &Voice) -> String {

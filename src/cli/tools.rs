@@ -5,21 +5,23 @@ use std::time::Duration;
 
 use portcullis::host::Host;
 use portcullis::host::fleet::{ServerState, ServerStatus};
+use portcullis::host::session::Listing;
 use portcullis::host::user::local_caller;
 use portcullis::model::text::shown;
 use portcullis::model::tool::CatalogTool;
-use portcullis::pipeline::admit::catalog::Snapshot;
+use portcullis::model::verdict::Refusal;
 use portcullis::ports::reviewer::NobodyThere;
 use serde_json::{Value, json};
 
 use super::args::{Audience, Format, Global};
 use super::exit::{Exit, Trouble};
 use super::render::{self, BAD, FAINT, GOOD, STRONG, WARN, field, styled};
-use super::setup;
+use super::{decision, setup};
 
-/// Every tool is in the list itself: this version has no search that a tool could be deferred to.
-const EXPOSURE: &str = "direct";
+/// What is shown is in the list itself: this version has no search that a tool could be deferred to.
+const DIRECT: &str = "direct";
 const REASON: &str = "listed by its server and not filtered";
+const HIDDEN: &str = "hidden";
 
 /// Lists the tools, and ends the servers.
 pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Trouble> {
@@ -36,19 +38,19 @@ pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Tro
         () = host.fleet().settle_fully() => true,
         () = stop.cancelled() => false,
     };
-    let (snapshot, servers) = (session.list().await, host.status());
+    let (listing, servers) = (session.list().await, host.status());
     host.shutdown(Duration::ZERO).await;
     if !settled {
         return Err(Trouble::new(Exit::Failed, "interrupted"));
     }
     match global.format {
-        Format::Human => render::data(&human(&snapshot, &servers, audience))?,
-        Format::Json => render::json(&machine(&snapshot, &servers, audience))?,
+        Format::Human => render::data(&human(&listing, &servers, audience))?,
+        Format::Json => render::json(&machine(&listing, &servers, audience))?,
     }
     Ok(Exit::Done)
 }
 
-fn human(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) -> String {
+fn human(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> String {
     let width = render::width();
     let mut out = String::new();
     if servers.is_empty() {
@@ -66,15 +68,15 @@ fn human(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) -> S
         if let Some(text) = text {
             out.push_str(&field(2, "because", &text, width));
         }
-        for tool in snapshot.tools().iter().filter(|tool| tool.server == status.server) {
-            out.push_str(&row(tool, audience, width));
+        for tool in listing.snapshot().tools().iter().filter(|tool| tool.server == status.server) {
+            out.push_str(&row(listing, tool, audience, width));
         }
         for problem in &status.problems {
             out.push_str(&field(2, "unusable", &shown(problem, 500), width));
         }
     }
     let own = |name: &str| servers.iter().any(|status| status.server.as_str() == name);
-    for duplicate in snapshot.duplicates().iter().filter(|tool| !own(tool.server.as_str())) {
+    for duplicate in listing.snapshot().duplicates().iter().filter(|tool| !own(tool.server.as_str())) {
         out.push_str(&field(
             0,
             "unusable",
@@ -85,13 +87,35 @@ fn human(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) -> S
     out
 }
 
-fn row(tool: &CatalogTool, audience: Audience, width: usize) -> String {
+/// Why a tool is in the list, or who hides it by which rule.
+fn exposure(listing: &Listing, tool: &CatalogTool) -> (&'static str, String) {
+    let Some(by) = listing.hidden().get(&tool.reference()) else { return (DIRECT, REASON.to_owned()) };
+    let by: Vec<String> = by.iter().map(said).collect();
+    (HIDDEN, format!("disabled by {}", by.join("; ")))
+}
+
+fn said(by: &Refusal) -> String {
+    let mut out = decision::source(&by.source);
+    if let Some(rule) = &by.reason.rule {
+        out.push_str(&format!(", rule {rule}"));
+    }
+    if let Some(fault) = &by.fault {
+        out.push_str(&format!(", which failed ({})", shown(&fault.to_string(), 300)));
+    }
+    out
+}
+
+fn row(listing: &Listing, tool: &CatalogTool, audience: Audience, width: usize) -> String {
     let raw = shown(tool.definition.name().as_str(), 128);
     let visible = match audience {
         Audience::Mcp => tool.flat.to_string(),
         Audience::Responses => format!("{} {}", tool.namespace, tool.callable),
     };
-    let mut out = field(2, &format!("{raw}:"), &format!("{visible} ({EXPOSURE})"), width);
+    let (exposure, reason) = exposure(listing, tool);
+    let mut out = field(2, &format!("{raw}:"), &format!("{visible} ({exposure})"), width);
+    if exposure == HIDDEN {
+        out.push_str(&field(4, "because", &reason, width));
+    }
     if let Some(description) = tool.definition.description().filter(|text| !text.is_empty()) {
         out.push_str(&field(4, "", &shown(description.lines().next().unwrap_or_default(), 100), width));
     }
@@ -108,13 +132,14 @@ fn state(status: &ServerStatus) -> (anstyle::Style, &'static str, Option<String>
     }
 }
 
-fn machine(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) -> Value {
+fn machine(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> Value {
     let tool = |tool: &Arc<CatalogTool>| {
+        let (exposure, reason) = exposure(listing, tool);
         let mut row = json!({
             "server": tool.server,
             "tool": tool.definition.name(),
-            "exposure": EXPOSURE,
-            "reason": REASON,
+            "exposure": exposure,
+            "reason": reason,
             "hints": tool.hints,
             "definition": tool.definition.digest(),
         });
@@ -128,9 +153,9 @@ fn machine(snapshot: &Snapshot, servers: &[ServerStatus], audience: Audience) ->
         row
     };
     json!({
-        "revision": snapshot.revision(),
-        "tools": snapshot.tools().iter().map(tool).collect::<Vec<_>>(),
+        "revision": listing.snapshot().revision(),
+        "tools": listing.snapshot().tools().iter().map(tool).collect::<Vec<_>>(),
         "servers": servers,
-        "duplicates": snapshot.duplicates(),
+        "duplicates": listing.snapshot().duplicates(),
     })
 }

@@ -22,6 +22,7 @@ use crate::adapters::mcp::client_side::Incoming;
 use crate::host::session::SessionCall;
 use crate::model::answer::ToolResult;
 use crate::model::answerable::Answerable;
+use crate::model::name::{RawToolName, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::pipeline::Finished;
 use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
@@ -87,7 +88,7 @@ pub(super) async fn run(
         let _sent = gate.hung_up.run_until_cancelled(steps.flush()).await;
     }
     match ended {
-        Ok(finished) => answer(incoming, &finished),
+        Ok(finished) => answer(incoming, name, &finished),
         Err(_panic) => {
             // The panic itself is in the log by the panic hook; the item was completed by the call's guard.
             tracing::error!(id = %shown_id(incoming.client_id()), "a call ended by a defect");
@@ -110,7 +111,7 @@ async fn relay(gate: &Gate, steps: &mut Option<Steps>) {
     }
 }
 
-fn answer(incoming: &Incoming, finished: &Finished) {
+fn answer(incoming: &Incoming, name: &str, finished: &Finished) {
     match finished.clean.answer() {
         CleanAnswer::Protocol(error) => {
             let spelled = error.verbatim.as_ref().is_some_and(|text| incoming.respond_error_text(text).is_ok());
@@ -120,6 +121,12 @@ fn answer(incoming: &Incoming, finished: &Finished) {
         }
         CleanAnswer::Failure(failure) if failure.code == Code::InvalidArguments && !has_object(incoming) => {
             incoming.respond_error(INVALID_PARAMS, &failure.message, Some(&Value::Object(failure.meta())));
+        }
+        // R25: an unknown tool goes by the name that the client gave, so a hidden one does, too.
+        CleanAnswer::Failure(failure) if failure.code == Code::Disabled => {
+            let unknown = RawToolName::parse(name).map(|tool| Failure::not_available(&Target { server: None, tool }));
+            let failure = unknown.unwrap_or_else(|_| failure.clone());
+            respond(incoming, Clean::of_failure(failure).result());
         }
         CleanAnswer::Result(_) | CleanAnswer::Failure(_) => respond(incoming, finished.clean.result()),
     }

@@ -99,8 +99,8 @@ impl ServerHandler for Gate {
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         // A client may say it twice.
         let Some(logs) = self.logs.lock().take() else { return };
-        let host = Arc::clone(self.session.host());
-        let changes = notices::list_changes(host, Arc::clone(&self.shown), context.peer.clone());
+        let changes =
+            notices::list_changes(Arc::downgrade(&self.session), Arc::clone(&self.shown), context.peer.clone());
         let logs = notices::logs(logs, self.session.caller().clone(), Arc::clone(&self.level), context.peer);
         let hung_up = self.hung_up.clone();
         tokio::spawn(async move { hung_up.run_until_cancelled(futures::future::join(changes, logs)).await });
@@ -123,10 +123,10 @@ impl ServerHandler for Gate {
         let incoming = incoming(&context)?;
         let invalid = |bad: list::BadCursor| ErrorData::invalid_params(bad.to_string(), None);
         let cursor = list::cursor(incoming.params()).map_err(invalid)?;
-        let snapshot = self.session.catalog().await;
-        let page = list::page(&snapshot, cursor.as_deref(), self.page).map_err(invalid)?;
-        self.shown.set(&snapshot);
-        self.session.note_shown(snapshot.tools().get(page.shown).unwrap_or_default());
+        let listing = self.session.catalog().await;
+        let page = list::page(&listing, cursor.as_deref(), self.page).map_err(invalid)?;
+        self.shown.set(&listing);
+        self.session.note_shown(&page.shown);
         incoming.respond(&page.text).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         Ok(ListToolsResult::default())
     }

@@ -4,11 +4,14 @@
 //! that of the catalog: by raw identity. A cursor holds for the revision that it was made in; after a change the client has to
 //! begin again, or it would miss tools.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
+use crate::host::session::Listing;
 use crate::model::digest::Digest;
 use crate::model::revision::Revision;
-use crate::pipeline::admit::catalog::Snapshot;
+use crate::model::tool::CatalogTool;
 
 /// The most tools of one page.
 pub const PAGE: usize = 500;
@@ -44,42 +47,49 @@ pub(super) fn cursor(params: Option<&str>) -> Result<Option<String>, BadCursor> 
     serde_json::from_str::<Params>(params).map(|params| params.cursor).map_err(|_| BadCursor::Shape)
 }
 
-/// One page: the text of the `tools/list` result, and which of the snapshot's tools it shows.
+/// One page: the text of the `tools/list` result, and the tools that it shows.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) text: String,
-    pub(super) shown: std::ops::Range<usize>,
+    pub(super) shown: Vec<Arc<CatalogTool>>,
 }
 
 /// Returns the page from `cursor` on.
-pub(super) fn page(snapshot: &Snapshot, cursor: Option<&str>, size: usize) -> Result<Page, BadCursor> {
-    let start = cursor.map_or(Ok(0), |cursor| parse(cursor, snapshot.revision(), snapshot.tools().len()))?;
+///
+/// A cursor counts the tools of the whole catalog: those that are hidden may be others by the next page.
+pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Result<Page, BadCursor> {
+    let (revision, all) = (listing.snapshot().revision(), listing.snapshot().tools());
+    let start = cursor.map_or(Ok(0), |cursor| parse(cursor, revision, all.len()))?;
     let mut out = String::from(r#"{"tools":["#);
-    let mut next = start;
-    for tool in snapshot.tools().iter().skip(start).take(size.max(1)) {
-        if next > start {
-            if out.len() >= PAGE_BYTES {
-                break;
-            }
+    let mut shown: Vec<Arc<CatalogTool>> = Vec::new();
+    let visible =
+        all.iter().enumerate().skip(start).filter(|(_, tool)| !listing.hidden().contains_key(&tool.reference()));
+    let mut next = None;
+    for (at, tool) in visible {
+        if shown.len() == size.max(1) || !shown.is_empty() && out.len() >= PAGE_BYTES {
+            next = Some(at);
+            break;
+        }
+        if !shown.is_empty() {
             out.push(',');
         }
         tool.definition.write_renamed(tool.flat.as_str(), &mut out);
-        next += 1;
+        shown.push(Arc::clone(tool));
     }
     out.push(']');
-    if next < snapshot.tools().len() {
+    if let Some(next) = next {
         out.push_str(r#","nextCursor":""#);
-        out.push_str(&cursor_at(snapshot.revision(), next));
+        out.push_str(&cursor_at(revision, next));
         out.push('"');
     }
     out.push('}');
-    Ok(Page { text: out, shown: start..next })
+    Ok(Page { text: out, shown })
 }
 
-/// Returns what of a snapshot a client sees, as a digest.
-pub(super) fn visible(snapshot: &Snapshot) -> Digest {
-    let digests: Vec<Digest> = snapshot.tools().iter().map(|tool| tool.definition.digest()).collect();
-    let tools = snapshot.tools().iter().zip(&digests);
+/// Returns what a client sees, as a digest.
+pub(super) fn visible(listing: &Listing) -> Digest {
+    let digests: Vec<Digest> = listing.tools().iter().map(|tool| tool.definition.digest()).collect();
+    let tools = listing.tools().iter().zip(&digests);
     Digest::of_parts(tools.flat_map(|(tool, digest)| [tool.flat.as_str().as_bytes(), digest.as_bytes().as_slice()]))
 }
 

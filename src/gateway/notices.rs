@@ -6,7 +6,7 @@
 
 #![expect(deprecated, reason = "the newest revision drops logging; the clients served here have it")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,12 +18,11 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::list;
-use crate::host::Host;
+use crate::host::session::{Listing, Session};
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::ServerName;
 use crate::model::text;
-use crate::pipeline::admit::catalog::Snapshot;
 use crate::ports::upstream::UpstreamLog;
 
 /// How long changes are gathered.
@@ -42,8 +41,8 @@ pub(super) struct Shown {
 
 impl Shown {
     /// Notes that the client gets this list.
-    pub(super) fn set(&self, snapshot: &Snapshot) {
-        *self.visible.lock() = Some(list::visible(snapshot));
+    pub(super) fn set(&self, listing: &Listing) {
+        *self.visible.lock() = Some(list::visible(listing));
         // The catalog may have changed between the list and this note.
         self.listed.notify_one();
     }
@@ -54,13 +53,18 @@ impl Shown {
     }
 }
 
-/// Tells the client when its list changes, until the future is dropped or the client is gone.
-pub(super) async fn list_changes(host: Arc<Host>, shown: Arc<Shown>, peer: Peer<RoleServer>) {
-    let mut revisions = host.catalog().watch();
-    host.fleet().settle().await;
-    shown.visible.lock().get_or_insert_with(|| list::visible(&host.catalog().current()));
+/// Tells the client when its list changes, until the future is dropped, or the client or its session is gone.
+pub(super) async fn list_changes(session: Weak<Session>, shown: Arc<Shown>, peer: Peer<RoleServer>) {
+    let Some(first) = session.upgrade() else { return };
+    let mut revisions = first.host().catalog().watch();
+    let visible = list::visible(&first.catalog().await);
+    drop(first);
+    shown.visible.lock().get_or_insert(visible);
     loop {
-        if shown.differs(list::visible(&host.catalog().current()))
+        let Some(now) = session.upgrade() else { return };
+        let visible = list::visible(&now.catalog_now().await);
+        drop(now);
+        if shown.differs(visible)
             && let Err(error) = peer.notify_tool_list_changed().await
         {
             tracing::debug!(%error, "the client was not told that the list changed");

@@ -22,7 +22,7 @@ use crate::model::digest::Digest;
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::revision::ConnectionId;
 use crate::model::text;
-use crate::model::tool::ServerIdentity;
+use crate::model::tool::{Connector, ServerIdentity};
 use crate::pipeline::admit::catalog::{Catalog, PublishedServer, ServerView};
 use crate::ports::approval::PolicySet;
 use crate::ports::upstream::{
@@ -47,6 +47,8 @@ pub struct ServerSpec {
     pub config: Digest,
     /// What calls need to know.
     pub view: ServerView,
+    /// The App connectors of its tools. Whoever embeds the host says so; a server cannot claim one, and no file can (R9).
+    pub connectors: BTreeMap<RawToolName, Connector>,
     /// Which of its tools exist for us.
     pub filter: Arc<dyn Fn(&RawToolName) -> bool + Send + Sync>,
     /// Whether the host does not start without it.

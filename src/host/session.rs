@@ -1,6 +1,6 @@
 //! One session of one caller: what it was shown, and the calls it makes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,7 +12,9 @@ use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
 use crate::model::tool::CatalogTool;
+use crate::model::verdict::Refusal;
 use crate::pipeline::admit::catalog::Snapshot;
+use crate::pipeline::consent::connector;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
 use crate::ports::questions::Questions;
@@ -35,6 +37,34 @@ pub struct Session {
 struct Served {
     digests: HashMap<ToolRef, Digest>,
     names: HashMap<FlatName, ToolRef>,
+}
+
+/// What a session may see of the catalog at one moment.
+#[derive(Debug)]
+pub struct Listing {
+    snapshot: Arc<Snapshot>,
+    tools: Vec<Arc<CatalogTool>>,
+    hidden: BTreeMap<ToolRef, BTreeSet<Refusal>>,
+}
+
+impl Listing {
+    /// Returns the tools to show, sorted by raw identity.
+    #[must_use]
+    pub fn tools(&self) -> &[Arc<CatalogTool>] {
+        &self.tools
+    }
+
+    /// Returns the whole catalog that this is a part of, hidden tools included.
+    #[must_use]
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// Returns the tools that the connector policy hides, each with whoever disables it.
+    #[must_use]
+    pub fn hidden(&self) -> &BTreeMap<ToolRef, BTreeSet<Refusal>> {
+        &self.hidden
+    }
 }
 
 /// One call of a session.
@@ -100,19 +130,29 @@ impl Session {
         &self.host
     }
 
-    /// Returns the catalog to show, and notes that this session has been shown all of it (R24).
-    pub async fn list(&self) -> Arc<Snapshot> {
-        let snapshot = self.catalog().await;
-        self.note_shown(snapshot.tools());
-        snapshot
+    /// Returns what to show, and notes that this session has been shown all of it (R24).
+    pub async fn list(&self) -> Listing {
+        let listing = self.catalog().await;
+        self.note_shown(listing.tools());
+        listing
     }
 
-    /// Returns the catalog. The first time waits for servers that are still starting, at most a second.
+    /// Returns what this session may see of the catalog. The first time waits for servers that are still starting, at most a
+    /// second.
     ///
     /// Whoever shows a part of it says so by [`Session::note_shown`].
-    pub async fn catalog(&self) -> Arc<Snapshot> {
+    pub async fn catalog(&self) -> Listing {
         self.host.fleet().settle().await;
-        self.host.catalog().current()
+        self.catalog_now().await
+    }
+
+    /// The same without waiting for servers. The connector policies are asked afresh every time.
+    pub async fn catalog_now(&self) -> Listing {
+        let snapshot = self.host.catalog().current();
+        let now_ms = u64::try_from(self.host.pipeline().clock.now().as_millisecond()).unwrap_or(0);
+        let hidden = connector::hidden(&snapshot, &self.caller, now_ms).await;
+        let shown = snapshot.tools().iter().filter(|tool| !hidden.contains_key(&tool.reference()));
+        Listing { tools: shown.cloned().collect(), hidden, snapshot }
     }
 
     /// Notes that this session has been shown these tools, and no others.

@@ -181,6 +181,7 @@ impl Supervised {
         problems.truncate(MAX_PROBLEMS);
         *self.problems.lock() = problems;
         let published = PublishedServer {
+            connectors: self.spec.connectors.clone(),
             connection: Arc::clone(connection),
             config: self.spec.config,
             identity: self.spec.identity,
@@ -433,6 +434,7 @@ mod tests {
                 plugin: None,
                 slots: Vec::new(),
             },
+            connectors: BTreeMap::new(),
             filter: Arc::new(|_| true),
             required: true,
             startup_timeout: Duration::from_secs(1),

@@ -255,6 +255,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             plugin: server.plugin.clone(),
             slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],
         },
+        connectors: BTreeMap::new(),
         filter: Arc::new(move |tool: &RawToolName| shown && filter.allows(tool)),
         required: server.required,
         startup_timeout: server.startup_timeout,

@@ -180,6 +180,15 @@ impl Failure {
         Self::new(Stage::Prepare, Code::NotAvailable, message)
     }
 
+    /// The connector policy disabled the tool: the text for an unknown one (R25). `origin` and `why` say more to people,
+    /// items and records; an answer does not have them ([`Failure::meta`]).
+    #[must_use]
+    pub fn disabled(tool: &Target, origin: Option<Origin>, why: &str) -> Self {
+        let detail = format!("blocked by app configuration: {why}");
+        let failure = Self { stage: Stage::Connector, code: Code::Disabled, origin, ..Self::not_available(tool) };
+        failure.detail(detail)
+    }
+
     /// The catalog changed between prepare and lease.
     #[must_use]
     pub fn stale(tool: &Target) -> Self {
@@ -189,10 +198,15 @@ impl Failure {
     }
 
     /// Returns the `_meta` of the answer that stands for this failure: `portcullis/refusal` with stage, code, layer,
-    /// component and rule.
+    /// component and rule. That of a disabled tool is that of an unknown one (R25).
     #[must_use]
     pub fn meta(&self) -> Map<String, Value> {
-        let mut refusal = json!({ "stage": self.stage, "code": self.code });
+        let hidden = self.code == Code::Disabled;
+        let (stage, code) = if hidden { (Stage::Prepare, Code::NotAvailable) } else { (self.stage, self.code) };
+        let mut refusal = json!({ "stage": stage, "code": code });
+        if hidden {
+            return Map::from_iter([("portcullis/refusal".to_owned(), refusal)]);
+        }
         if let (Some(origin), Value::Object(map)) = (&self.origin, &mut refusal) {
             map.insert("layer".to_owned(), json!(origin.layer));
             map.insert("component".to_owned(), json!(origin.component));

@@ -24,7 +24,9 @@ pub enum ApprovalPolicy {
 }
 
 /// How a tool's calls are approved (`default_tools_approval_mode`, `tools.<name>.approval_mode`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalMode {
     /// Never asks.
@@ -36,6 +38,19 @@ pub enum ApprovalMode {
     Writes,
     /// Always asks.
     Prompt,
+}
+
+impl ApprovalMode {
+    /// Returns the word as configuration spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Auto => "auto",
+            Self::Writes => "writes",
+            Self::Prompt => "prompt",
+        }
+    }
 }
 
 /// What the agent's surroundings permit (`permission_profile`). Comes from configuration, never from a client (R2).
@@ -170,6 +185,13 @@ impl PostureLayers {
             postures.push((LayerRef::new(LayerKind::Builtin), Posture::default()));
         }
         postures
+    }
+
+    /// Returns the modes that layers set for a tool's server or for the tool, most trusted layer first; what is not set is not
+    /// there.
+    #[must_use]
+    pub fn modes_for(&self, tool: &ToolRef) -> Vec<(LayerRef, ApprovalMode)> {
+        self.layers.iter().filter_map(|layer| Some((layer.layer.clone(), layer.mode(tool)?))).collect()
     }
 
     fn complete(&self, own: &LayerPosture, tool: &ToolRef) -> Posture {

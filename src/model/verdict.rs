@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::layer::LayerRef;
+use super::posture::ApprovalMode;
 
 /// The longest rule id, in bytes.
 pub const MAX_RULE: usize = 64;
@@ -109,6 +110,20 @@ pub enum Verdict {
     Ask(Ask),
     /// Refuses.
     Deny(Reason),
+}
+
+/// What a connector component says about an App tool. None: no opinion.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ConnectorAnswer {
+    /// By which rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RuleId>,
+    /// Whether it may be seen and called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// How its calls are approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ApprovalMode>,
 }
 
 /// The stable code of a component's failure. Records, items and `explain` show it.

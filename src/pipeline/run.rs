@@ -16,7 +16,7 @@ use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::observe::Observatory;
 use super::consent::settle::{Answered, Settled, Standing, refused, settle};
-use super::consent::{ask, decide, remember};
+use super::consent::{ask, connector, decide, remember};
 use super::dispatch::meta::TurnInfo;
 use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
@@ -29,7 +29,7 @@ use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, CompletedItem};
-use crate::model::name::{CallId, Target};
+use crate::model::name::{CallId, Target, ToolRef};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::verdict::{Refusal, Remember};
 use crate::ports::approval::PolicySet;
@@ -254,8 +254,23 @@ impl<'p> Call<'p> {
         }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller).await;
-        let prepared = prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen);
-        prepared.map_err(|unprepared| self.unprepared(unprepared))
+        match prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen) {
+            Ok(prepared) => Ok(prepared),
+            Err(unprepared) => Err(match self.disabled(&reference).await {
+                Some(disabled) => disabled,
+                None => self.unprepared(unprepared),
+            }),
+        }
+    }
+
+    /// R25: what else is wrong with the call of a hidden tool is not said, or it would tell that the tool is there.
+    async fn disabled(&self, reference: &ToolRef) -> Option<Box<Failure>> {
+        let snapshot = self.pipeline.catalog.current();
+        let listed = snapshot.find(reference)?;
+        let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
+        let judged = connector::judge(snapshot.policies(), listed.tool(), &self.request.caller, now_ms).await;
+        let by = judged.folded.disabled;
+        (!by.is_empty()).then(|| Box::new(connector::disabled(&self.request.target, &by)))
     }
 
     /// Steps 6, 8 and 9: decided, agreed to where it must be, and leased. Decided again when only the policies changed.
@@ -315,7 +330,9 @@ impl<'p> Call<'p> {
         let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
         let mut decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms).await;
         if let Some(observers) = &decided.observers {
-            decided.decision.voices.extend(observers.watch().await);
+            let observed = observers.watch().await;
+            decided.decision.voices.extend(observed.voices);
+            decided.decision.connectors.extend(observed.connectors);
         }
         self.decision = Some(decided.decision.clone());
         let standing = Standing {

@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use super::approval::{LogLine, Usage};
 use crate::model::caller::Caller;
 use crate::model::name::ToolRef;
-use crate::model::posture::ApprovalMode;
 use crate::model::tool::{Connector, Hints, ServerIdentity};
-use crate::model::verdict::{Fault, RuleId};
+use crate::model::verdict::Fault;
+
+pub use crate::model::verdict::ConnectorAnswer;
 
 /// What a component may know of an App tool.
 #[derive(Debug, Clone)]
@@ -30,17 +31,6 @@ pub struct AppToolFacts {
     pub caller: Caller,
     /// Milliseconds since the Unix epoch; one value for the whole decision.
     pub now_ms: u64,
-}
-
-/// What a component says about an App tool. None: no opinion.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ConnectorAnswer {
-    /// By which rule.
-    pub rule: Option<RuleId>,
-    /// Whether it may be seen and called.
-    pub enabled: Option<bool>,
-    /// How its calls are approved.
-    pub mode: Option<ApprovalMode>,
 }
 
 /// A component's answer, with what it cost.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::approval::Kind;
 use crate::model::caller::Caller;
-use crate::model::decision::{Decision, Voice};
+use crate::model::decision::{ConnectorVoice, Decision, Voice};
 use crate::model::digest::Digest;
 use crate::model::item::Item;
 use crate::model::name::{CallId, ToolRef};
@@ -84,6 +84,9 @@ pub struct ObservedRecord {
     pub arguments: Digest,
     /// What they said.
     pub voices: Vec<Voice>,
+    /// What those said that decide about tools of Apps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub connectors: Vec<ConnectorVoice>,
 }
 
 /// A record could not be written.

@@ -13,6 +13,7 @@ mod client_wire;
 mod clients;
 mod compile_fail;
 mod config;
+mod connectors;
 mod consent;
 mod explain;
 mod faults;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
-use crate::model::decision::Voice;
+use crate::model::decision::{ConnectorVoice, Voice};
 use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, Item, Status};
 use crate::model::name::{CallId, RawToolName, ServerName};
@@ -92,6 +92,8 @@ struct ObservedLine<'a> {
     policy_set: PolicySetDigest,
     arguments_digest: Digest,
     voices: &'a [Voice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    connectors: &'a [ConnectorVoice],
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
@@ -111,6 +113,8 @@ struct DecisionLine<'a> {
     folded: &'a Folded,
     consent: &'a Consent,
     voices: &'a [Voice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    connectors: &'a [ConnectorVoice],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     steps: &'a [String],
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -183,6 +187,7 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
             folded: &record.decision.folded,
             consent: &record.consent,
             voices: &record.decision.voices,
+            connectors: &record.decision.connectors,
             steps,
             cut,
         };
@@ -199,7 +204,7 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
 /// # Errors
 /// When there is no line within the limit, which bounded names and ids exclude.
 pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<Vec<u8>> {
-    let line = |voices, cut| {
+    let line = |voices, connectors, cut| {
         let line = ObservedLine {
             head: Head {
                 r#type: "observed",
@@ -212,13 +217,14 @@ pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<V
             policy_set: record.policy_set,
             arguments_digest: record.arguments,
             voices,
+            connectors,
             cut,
         };
         encode(&line, max)
     };
-    match line(&record.voices, false)? {
+    match line(&record.voices, &record.connectors, false)? {
         Some(whole) => Ok(whole),
-        None => line(&[], true)?.ok_or_else(too_long),
+        None => line(&[], &[], true)?.ok_or_else(too_long),
     }
 }
 
@@ -308,6 +314,7 @@ pub(super) mod samples {
             definition: Digest::of(b"definition"),
             arguments: Digest::of(b"arguments"),
             decision: Decision {
+                connectors: Vec::new(),
                 voices: vec![voice],
                 folded: Folded::Run { lifted_by: None },
                 steps: vec!["managed/guard refuses".to_owned()],

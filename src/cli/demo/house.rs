@@ -124,6 +124,7 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
             plugin: None,
             slots: Vec::new(),
         },
+        connectors: BTreeMap::new(),
         filter: Arc::new(|_| true),
         required: false,
         startup_timeout: TIMEOUT,

@@ -16,7 +16,7 @@ use super::slots::Slots;
 use crate::model::digest::Digest;
 use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
-use crate::model::tool::{CatalogTool, ServerIdentity, ToolDefinition};
+use crate::model::tool::{CatalogTool, Connector, ServerIdentity, ToolDefinition};
 use crate::ports::approval::PolicySet;
 use crate::ports::upstream::Connection;
 
@@ -31,6 +31,8 @@ pub struct PublishedServer {
     pub identity: ServerIdentity,
     /// The definitions, filtered and usable, in the server's order.
     pub tools: Vec<Arc<ToolDefinition>>,
+    /// The App connectors of its tools. Empty for every server but the Apps server: no other earns connector trust (R9).
+    pub connectors: BTreeMap<RawToolName, Connector>,
     /// The server's instructions.
     pub instructions: Option<Arc<str>>,
     /// What calls need to know.
@@ -130,7 +132,7 @@ impl Snapshot {
                 callable: row.callable,
                 flat,
                 namespace_description: entry.instructions.clone(),
-                connector: None,
+                connector: entry.connectors.get(definition.name()).cloned(),
                 plugin: entry.view.plugin.clone(),
             }));
         }
@@ -215,9 +217,19 @@ impl Snapshot {
 
 impl ServerEntry {
     fn of(server: PublishedServer) -> Self {
-        let fingerprint = ServerFingerprint { connection: server.connection.id(), config: server.config };
+        let config = with_connectors(server.config, &server.connectors);
+        let fingerprint = ServerFingerprint { connection: server.connection.id(), config };
         Self { fingerprint, connection: server.connection, view: server.view }
     }
+}
+
+/// The connectors are part of what a call depends on: the account link of one decides and binds agreements.
+fn with_connectors(config: Digest, connectors: &BTreeMap<RawToolName, Connector>) -> Digest {
+    if connectors.is_empty() {
+        return config;
+    }
+    // Debug text of our own types: no two different maps read alike.
+    Digest::of_parts([config.as_bytes().as_slice(), format!("{connectors:?}").as_bytes()])
 }
 
 /// Proof that a tool was in the catalog, with the snapshot that it was found in.

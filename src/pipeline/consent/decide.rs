@@ -1,6 +1,7 @@
 //! Asks every layer's components about a call, and folds what they say.
 //!
-//! The baseline is asked first, once for every layer's posture (R2 as amended). The posture under which it answered most
+//! About a tool of an App the connector components are asked before anybody else; a tool that they disable is refused
+//! without asking further ([`super::connector`]). The baseline is asked next, once for every layer's posture (R2 as amended). The posture under which it answered most
 //! strictly, most trusted layer first, is the one that the other components see. Those are asked side by side. What it
 //! says about a reply to a server's question is kept but not applied. Observed
 //! components are not asked here: the decision brings them along for [`super::observe`] (R16).
@@ -11,13 +12,14 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
+use super::connector;
 use super::fold::{self, Opinion};
 use super::observe::Observers;
 use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::LayerRef;
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::Verdict;
+use crate::model::verdict::{Folded, Verdict};
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
 use crate::ports::state::Moment;
@@ -31,6 +33,8 @@ pub struct Decided {
     pub posture: Posture,
     /// Whether some layer's posture says `never`: then nothing that is left to ask is asked.
     pub never: bool,
+    /// Whether the connector policy disabled the tool; then nothing else was asked.
+    pub disabled: bool,
     /// The observed components that match the call.
     pub observers: Option<Observers>,
 }
@@ -38,7 +42,9 @@ pub struct Decided {
 /// Asks all layers in `policies` about a prepared call.
 pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, now_ms: u64) -> Decided {
     let reference = prepared.reference();
-    let (kind, postures) = (prepared.kind(), policies.postures.for_tool(&reference));
+    let kind = prepared.kind();
+    let judged = connector::judge(policies, prepared.tool(), caller, now_ms).await;
+    let postures = connector::postures(&policies.postures, &reference, &judged);
     let facts = |posture: Posture| {
         Arc::new(CallFacts {
             kind,
@@ -54,6 +60,16 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
             moment: Moment::empty(),
         })
     };
+
+    let observed_apps = connector::facts(prepared.tool(), caller, now_ms)
+        .map(|app| (connector::matching(policies, &app, true).cloned().collect(), app));
+    let connector::Judged { voices: connectors, folded: connector } = judged;
+    if !connector.disabled.is_empty() {
+        let (folded, steps) = (Folded::Deny(connector.disabled), connector.steps);
+        let decision = Decision { connectors, voices: Vec::new(), folded, steps, now_ms };
+        let observers = Observers::new(Vec::new(), facts(Posture::default()), observed_apps);
+        return Decided { decision, posture: Posture::default(), never: false, disabled: true, observers };
+    }
 
     let baseline = join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
     let posture = governing(&postures, &baseline);
@@ -81,11 +97,13 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
         voice.observed |= kind == Kind::Reply;
         voices.push(voice);
     }
-    let (folded, steps) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
+    let (folded, more) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
+    let steps = connector.steps.into_iter().chain(more).collect();
 
-    let observers = Observers::new(matching(true).cloned().collect(), facts(posture));
+    let observers = Observers::new(matching(true).cloned().collect(), facts(posture), observed_apps);
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
-    Decided { decision: Decision { voices, folded, steps, now_ms }, posture, never, observers }
+    let decision = Decision { connectors, voices, folded, steps, now_ms };
+    Decided { decision, posture, never, disabled: false, observers }
 }
 
 /// A component that could not be loaded fails, every time: an error, never an absence.

@@ -11,11 +11,13 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::connector::{self, BoundConnector};
 use super::decide::{ask, voice};
-use crate::model::decision::Voice;
+use crate::model::decision::{ConnectorVoice, Voice};
 use crate::model::verdict::{Fault, FaultCode};
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation};
 use crate::ports::clock::Clock;
+use crate::ports::connector::{AppToolFacts, ConnectorEvaluation};
 use crate::ports::recorder::{DecisionRecord, ObservedRecord, Recorder};
 
 /// How long all observed components of one decision may take together.
@@ -28,36 +30,66 @@ const MAX_OBSERVED: usize = 64;
 pub struct Observers {
     components: Vec<BoundComponent>,
     facts: Arc<CallFacts>,
+    apps: Option<(Vec<BoundConnector>, Arc<AppToolFacts>)>,
+}
+
+/// What observed components said.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// Those that decide about calls.
+    pub voices: Vec<Voice>,
+    /// Those that decide about tools of Apps.
+    pub connectors: Vec<ConnectorVoice>,
 }
 
 impl Observers {
-    /// Of components that match the call; none where nothing is observed.
-    pub(super) fn new(components: Vec<BoundComponent>, facts: Arc<CallFacts>) -> Option<Self> {
-        (!components.is_empty()).then_some(Self { components, facts })
+    /// Of components that match the call, and for an App tool of connector components that match it; none where nothing is
+    /// observed.
+    pub(super) fn new(
+        components: Vec<BoundComponent>,
+        facts: Arc<CallFacts>,
+        apps: Option<(Vec<BoundConnector>, Arc<AppToolFacts>)>,
+    ) -> Option<Self> {
+        let apps = apps.filter(|(connectors, _)| !connectors.is_empty());
+        (!components.is_empty() || apps.is_some()).then_some(Self { components, facts, apps })
     }
 
     /// Asks them all, side by side, and returns what they say in time.
-    pub async fn watch(&self) -> Vec<Voice> {
+    pub async fn watch(&self) -> Observed {
+        const LATE: &str = "the time for observed components was over";
         let until = Instant::now() + OBSERVING;
         let said = join_all(self.components.iter().map(|component| async move {
             let asked = tokio::time::timeout_at(until, ask(component, Arc::clone(&self.facts))).await;
-            asked.unwrap_or_else(|_elapsed| over_budget("the time for observed components was over"))
+            asked.unwrap_or_else(|_elapsed| Evaluation::failed(over_budget(LATE)))
         }));
-        self.voices(said.await)
+        let apps = join_all(self.apps().map(|(component, facts)| async move {
+            let asked = tokio::time::timeout_at(until, connector::ask(component, Arc::clone(facts))).await;
+            asked.unwrap_or_else(|_elapsed| ConnectorEvaluation::failed(over_budget(LATE)))
+        }));
+        let (said, apps) = futures::future::join(said, apps).await;
+        self.observed(said, apps)
     }
 
-    fn given_up(&self) -> Vec<Voice> {
-        let why = "too many decisions were being observed";
-        self.voices(self.components.iter().map(|_| over_budget(why)).collect())
+    fn given_up(&self) -> Observed {
+        let fault = || over_budget("too many decisions were being observed");
+        let said = self.components.iter().map(|_| Evaluation::failed(fault())).collect();
+        self.observed(said, self.apps().map(|_| ConnectorEvaluation::failed(fault())).collect())
     }
 
-    fn voices(&self, said: Vec<Evaluation>) -> Vec<Voice> {
-        self.components.iter().zip(said).map(|(component, said)| voice(component, None, said)).collect()
+    fn apps(&self) -> impl Iterator<Item = (&BoundConnector, &Arc<AppToolFacts>)> {
+        self.apps.iter().flat_map(|(connectors, facts)| connectors.iter().map(move |component| (component, facts)))
+    }
+
+    fn observed(&self, said: Vec<Evaluation>, apps: Vec<ConnectorEvaluation>) -> Observed {
+        Observed {
+            voices: self.components.iter().zip(said).map(|(component, said)| voice(component, None, said)).collect(),
+            connectors: self.apps().zip(apps).map(|((component, _), said)| connector::voice(component, said)).collect(),
+        }
     }
 }
 
-fn over_budget(why: &str) -> Evaluation {
-    Evaluation::failed(Fault::new(FaultCode::Budget, why))
+fn over_budget(why: &str) -> Fault {
+    Fault::new(FaultCode::Budget, why)
 }
 
 /// Runs observers in the background and records what they say.
@@ -84,11 +116,12 @@ impl Observatory {
         let (recorder, clock) = (Arc::clone(&self.recorder), Arc::clone(&self.clock));
         let place = Arc::clone(&self.places).try_acquire_owned();
         self.tasks.spawn(async move {
-            let voices = match place {
+            let Observed { voices, connectors } = match place {
                 Ok(_place) => observers.watch().await,
                 Err(_full) => observers.given_up(),
             };
-            recorder.observed(&ObservedRecord { at: clock.now(), call, kind, tool, policy_set, arguments, voices });
+            let at = clock.now();
+            recorder.observed(&ObservedRecord { at, call, kind, tool, policy_set, arguments, voices, connectors });
         });
     }
 

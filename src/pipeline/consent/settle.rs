@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::decide::Decided;
-use super::remember;
+use super::{connector, remember};
 use crate::model::name::Target;
 use crate::model::outcome::{Code, Failure, Origin, Stage};
 use crate::model::posture::{ApprovalPolicy, Reviewer};
@@ -80,6 +80,9 @@ fn identity(ask: &StandingAsk) -> (AskKey, bool) {
 pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -> Settled {
     let asks = match &decided.decision.folded {
         Folded::Run { .. } => return Settled::Run { grant: None },
+        Folded::Deny(by) if decided.disabled => {
+            return Settled::Refuse(Box::new(connector::disabled(standing.target, by)));
+        }
         Folded::Deny(refusals) => return Settled::Refuse(Box::new(refused(standing.target, refusals))),
         Folded::Ask(asks) => asks,
     };

@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use portcullis::model::caller::{Caller, SessionId};
 use portcullis::model::digest::Digest;
-use portcullis::model::name::{CallId, ServerName, Target, ToolRef};
+use portcullis::model::name::{CallId, RawToolName, ServerName, Target, ToolRef};
 use portcullis::model::outcome::{Code, Failure, Stage};
 use portcullis::model::revision::{ConnectionId, Revision};
-use portcullis::model::tool::{ServerIdentity, ToolDefinition};
+use portcullis::model::tool::{Connector, ServerIdentity, ToolDefinition};
 use portcullis::pipeline::admit::catalog::{Catalog, Names, PublishedServer, ServerView};
 use portcullis::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
 use portcullis::pipeline::consent::observe::Observatory;
@@ -126,6 +126,7 @@ impl Bench {
     /// Gives the server a fresh connection and its definitions of now; published with the next publication.
     pub(crate) fn connect(&self, server: &Arc<FakeServer>) {
         let published = PublishedServer {
+            connectors: BTreeMap::new(),
             connection: server.connection(None),
             config: Digest::of(b"config"),
             identity: ServerIdentity(Digest::of(server.name.as_bytes())),
@@ -139,6 +140,15 @@ impl Bench {
     /// Changes what the server brings into the next publication.
     pub(crate) fn change(&self, server: &Arc<FakeServer>, change: impl FnOnce(&mut PublishedServer)) {
         change(self.published.lock().get_mut(server.name.as_str()).unwrap());
+    }
+
+    /// `files/write` is from now on a tool of this App.
+    pub(crate) async fn link(&self, connector: &str) {
+        let app = Connector { id: connector.to_owned(), name: None, account: None };
+        self.change(&self.files, |published| {
+            _ = published.connectors.insert(RawToolName::parse("write").unwrap(), app)
+        });
+        self.publish().await;
     }
 
     pub(crate) async fn publish(&self) -> Revision {

@@ -33,6 +33,7 @@ pub(crate) fn spec(server: &Arc<FakeServer>) -> ServerSpec {
         identity: ServerIdentity(Digest::of(server.name.as_bytes())),
         config: Digest::of(b"config"),
         view: view(),
+        connectors: BTreeMap::new(),
         filter: Arc::new(|_| true),
         required: false,
         startup_timeout: STARTUP,

@@ -17,8 +17,9 @@ use portcullis::model::verdict::{
     Ask, Fault, FaultCode, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, Verdict,
 };
 use portcullis::ports::approval::{
-    ApprovalComponent, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
+    ApprovalComponent, Bound, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
 };
+use portcullis::ports::connector::{AppToolFacts, ConnectorAnswer, ConnectorComponent, ConnectorEvaluation};
 
 use super::{Gate, Journal};
 
@@ -151,6 +152,53 @@ pub(crate) fn source(layer: LayerKind, name: &str) -> Source {
     Source { layer: LayerRef::new(layer), component: name.into(), digest: Some(Digest::of(name.as_bytes())) }
 }
 
+type AppScript = dyn Fn(&AppToolFacts) -> Result<ConnectorAnswer, Fault> + Send + Sync;
+
+/// A connector component that answers by a script.
+pub(crate) struct Apps {
+    script: Box<AppScript>,
+    asked: AtomicUsize,
+}
+
+impl Apps {
+    pub(crate) fn by(
+        script: impl Fn(&AppToolFacts) -> Result<ConnectorAnswer, Fault> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { script: Box::new(script), asked: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn says(rule: &str, enabled: Option<bool>, mode: Option<ApprovalMode>) -> Arc<Self> {
+        let rule = RuleId::parse(rule);
+        Self::by(move |_| Ok(ConnectorAnswer { rule: rule.clone(), enabled, mode }))
+    }
+
+    /// How often it was asked.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl ConnectorComponent for Apps {
+    async fn evaluate(&self, facts: Arc<AppToolFacts>) -> ConnectorEvaluation {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let result = (self.script)(&facts);
+        ConnectorEvaluation { result, log: Vec::new(), usage: Usage::default() }
+    }
+}
+
+/// A connector component as a layer binds it.
+pub(crate) fn bound_app(layer: LayerKind, name: &str, component: &Arc<Apps>) -> Bound<dyn ConnectorComponent> {
+    Bound {
+        source: source(layer, name),
+        may_allow: layer.may_allow_by_default(),
+        on_failure: OnFailure::Deny,
+        observe: false,
+        matches: Arc::new(Everything),
+        component: Ok(Arc::clone(component) as _),
+    }
+}
+
 /// Policies in few lines. Every finished set has a digest of its own.
 #[derive(Clone)]
 pub(crate) struct Policies {
@@ -158,12 +206,19 @@ pub(crate) struct Policies {
     components: Vec<BoundComponent>,
     postures: Vec<LayerPosture>,
     refusals: Vec<Refusal>,
+    connectors: Vec<Bound<dyn ConnectorComponent>>,
 }
 
 impl Policies {
     /// The stand-in baseline with the builtin posture, and nothing else.
     pub(crate) fn new() -> Self {
-        Self { baseline: baseline(), components: Vec::new(), postures: Vec::new(), refusals: Vec::new() }
+        Self {
+            baseline: baseline(),
+            components: Vec::new(),
+            postures: Vec::new(),
+            refusals: Vec::new(),
+            connectors: Vec::new(),
+        }
     }
 
     /// Policies under which nothing is asked: the user's layer sets every mode of these servers to `approve`.
@@ -184,6 +239,17 @@ impl Policies {
     pub(crate) fn and(mut self, component: BoundComponent) -> Self {
         self.components.push(component);
         self.components.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
+        self
+    }
+
+    /// A connector component of a layer.
+    pub(crate) fn app(self, layer: LayerKind, name: &str, component: &Arc<Apps>) -> Self {
+        self.and_app(bound_app(layer, name, component))
+    }
+
+    pub(crate) fn and_app(mut self, component: Bound<dyn ConnectorComponent>) -> Self {
+        self.connectors.push(component);
+        self.connectors.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
         self
     }
 
@@ -218,7 +284,7 @@ impl Policies {
                 ..bound(LayerKind::Builtin, "approval-baseline", Arc::clone(&self.baseline))
             },
             components: self.components.clone(),
-            connectors: Vec::new(),
+            connectors: self.connectors.clone(),
             sanitisers: Vec::new(),
             postures: PostureLayers::new(self.postures.clone()),
             refusals: self.refusals.clone(),

@@ -319,6 +319,7 @@ impl Bench {
                 plugin: None,
                 slots: Vec::new(),
             },
+            connectors: BTreeMap::new(),
             filter: Arc::new(|name: &RawToolName| name.as_str() != "hidden"),
             required: false,
             startup_timeout: Duration::from_secs(30),
