@@ -7,6 +7,7 @@
 //!
 //! Asks no person: that is [`super::ask`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -17,7 +18,8 @@ use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::LayerRef;
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::Verdict;
+use crate::model::verdict::{Label, Verdict};
+use crate::pipeline::bind::noted::Moments;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
 use crate::ports::state::Moment;
@@ -33,13 +35,21 @@ pub struct Decided {
     pub never: bool,
     /// The observed components that match the call.
     pub observers: Option<Observers>,
+    /// The labels of those that count, each once; kept when the call is handed over (R33).
+    pub labels: Vec<Label>,
 }
 
-/// Asks all layers in `policies` about a prepared call.
-pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, now_ms: u64) -> Decided {
+/// Asks all layers in `policies` about a prepared call, as of these moments.
+pub async fn decide(
+    policies: &PolicySet,
+    prepared: &Prepared,
+    caller: &Caller,
+    now_ms: u64,
+    moments: &Moments,
+) -> Decided {
     let reference = prepared.reference();
     let (kind, postures) = (prepared.kind(), policies.postures.for_tool(&reference));
-    let facts = |posture: Posture| {
+    let facts = |posture: Posture, moment: &Moment| {
         Arc::new(CallFacts {
             kind,
             tool: reference.clone(),
@@ -51,11 +61,12 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
             posture,
             arguments: prepared.arguments().clone(),
             now_ms,
-            moment: Moment::empty(),
+            moment: moment.clone(),
         })
     };
 
-    let baseline = join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
+    let baseline =
+        join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture, &moments.asked)))).await;
     let posture = governing(&postures, &baseline);
 
     let matching = |observed: bool| {
@@ -63,10 +74,12 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
         of.filter(|component| component.matches.matches(kind, &reference, prepared.tool().identity))
     };
     let asked: Vec<&BoundComponent> = matching(false).collect();
-    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture)))).await;
+    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture, &moments.asked)))).await;
 
     let mut voices = Vec::new();
     let mut opinions = Vec::new();
+    let said = answers.iter().filter(|evaluation| evaluation.result.is_ok()).flat_map(|evaluation| &evaluation.labels);
+    let labels: BTreeSet<Label> = said.cloned().collect();
     for (component, evaluation) in asked.iter().zip(answers) {
         opinions.push(opinion(component, None, &evaluation));
         voices.push(voice(component, None, evaluation));
@@ -83,9 +96,15 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
     }
     let (folded, steps) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
 
-    let observers = Observers::new(matching(true).cloned().collect(), facts(posture));
+    let observers = Observers::new(matching(true).cloned().collect(), facts(posture, &moments.observed));
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
-    Decided { decision: Decision { voices, folded, steps, now_ms }, posture, never, observers }
+    Decided {
+        decision: Decision { voices, folded, steps, now_ms },
+        posture,
+        never,
+        observers,
+        labels: labels.into_iter().collect(),
+    }
 }
 
 /// A component that could not be loaded fails, every time: an error, never an absence.
