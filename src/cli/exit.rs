@@ -57,6 +57,7 @@ impl Exit {
             Code::UnsupportedPayload
             | Code::DuplicateId
             | Code::RecordFailed
+            | Code::StateFailed
             | Code::Timeout
             | Code::QuestionRefused
             | Code::Ambiguous

@@ -57,7 +57,9 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
         render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(refusal, 1000)));
     }
     let recorder = recorder(global)?;
-    let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder, local_logins(&places)).await;
+    let state = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
+    let logins = local_logins(&places);
+    let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder, logins, state).await;
     let parts = parts.map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
     Ok(Wired { resolved, parts })
 }

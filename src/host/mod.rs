@@ -25,6 +25,7 @@ use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
 use crate::ports::recorder::Recorder;
 use crate::ports::reviewer::Reviewer;
+use crate::ports::state::PolicyState;
 use fleet::{Fleet, ServerSpec, ServerStatus};
 use session::Session;
 
@@ -42,6 +43,8 @@ pub struct HostParts {
     pub recorder: Arc<dyn Recorder>,
     /// Keeps remembered agreements.
     pub grants: Arc<dyn Grants>,
+    /// Keeps labels, history, counters and pins.
+    pub state: Arc<dyn PolicyState>,
     /// Tells the time of day.
     pub clock: Arc<dyn Clock>,
     /// How long an answer of a person is waited for; [`ask::DEADLINE`] by default.
@@ -67,6 +70,7 @@ impl Host {
             fleet: Arc::clone(&fleet) as _,
             grants: parts.grants,
             recorder: parts.recorder,
+            state: parts.state,
             clock: parts.clock,
             pending: Arc::new(PendingCalls::default()),
             observatory,

@@ -26,8 +26,8 @@ use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
+use crate::adapters::store::sqlite::{self, OpenStateError};
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
-use crate::config::Resolved;
 use crate::config::data::read_data;
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
@@ -38,6 +38,7 @@ use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
+use crate::config::{Places, Resolved};
 use crate::model::here::is_loopback;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
@@ -50,6 +51,7 @@ use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::{Kind, Matches, PolicySet};
 use crate::ports::recorder::Recorder;
+use crate::ports::state::PolicyState;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
 
 /// Why there is no host.
@@ -63,8 +65,28 @@ pub enum WireError {
     Interrupted(#[source] tokio::task::JoinError),
 }
 
+/// Why there is no state, and so no host.
+#[derive(Debug, thiserror::Error)]
+pub enum NoState {
+    /// The environment names no place for it.
+    #[error("there is no place to keep labels, history and counters; set XDG_STATE_HOME or HOME to an absolute path")]
+    NoPlace,
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenStateError),
+}
+
+/// Opens the user's state file. Blocks while it is checked.
+///
+/// # Errors
+/// [`NoState`], which says what to do: without it counters and labels would start anew with every process.
+pub fn open_state(places: &Places) -> Result<Arc<dyn PolicyState>, NoState> {
+    let folder = places.state.as_ref().ok_or(NoState::NoPlace)?;
+    Ok(Arc::new(sqlite::open(folder, places.user)?))
+}
+
 /// Loads the policies and describes the servers. `user` is whose files the components must be (R6); `logins` gives tokens to
-/// HTTP servers.
+/// HTTP servers; `state` keeps what components know of earlier calls.
 ///
 /// # Errors
 /// A [`WireError`]. What is wrong with single entries is in the parts.
@@ -73,6 +95,7 @@ pub async fn host_parts(
     user: u32,
     recorder: Arc<dyn Recorder>,
     logins: Option<Logins>,
+    state: Arc<dyn PolicyState>,
 ) -> Result<HostParts, WireError> {
     let loading = {
         let resolved = Arc::clone(&resolved);
@@ -87,6 +110,7 @@ pub async fn host_parts(
         disabled,
         recorder,
         grants: Arc::new(MemoryGrants::default()),
+        state,
         clock: Arc::new(SystemClock),
         ask_deadline: Some(resolved.limits.ask_timeout.value),
     })

@@ -70,6 +70,8 @@ pub enum Code {
     PoliciesUnstable,
     /// The decision could not be recorded.
     RecordFailed,
+    /// What is kept between calls could not be read or written.
+    StateFailed,
     /// The upstream answered with a protocol error.
     ProtocolError,
     /// The upstream did not answer in time.
@@ -110,6 +112,7 @@ impl Code {
             Self::Stale => "stale",
             Self::PoliciesUnstable => "policies-unstable",
             Self::RecordFailed => "record-failed",
+            Self::StateFailed => "state-failed",
             Self::ProtocolError => "protocol-error",
             Self::Timeout => "timeout",
             Self::Ambiguous => "ambiguous",
@@ -195,6 +198,13 @@ impl Failure {
         let tool = text::shown(&tool.to_string(), 256);
         let message = format!("tool call rejected because the catalog changed after {tool} was prepared");
         Self::new(Stage::Lease, Code::Stale, message)
+    }
+
+    /// Labels, history and counters could not be read or written. `why` is for people and records.
+    #[must_use]
+    pub fn state_failed(stage: Stage, why: impl std::fmt::Display) -> Self {
+        let message = "what is kept between calls could not be read or written, so the call was refused";
+        Self::new(stage, Code::StateFailed, message).detail(why.to_string())
     }
 
     /// Returns the `_meta` of the answer that stands for this failure: `portcullis/refusal` with stage, code, layer,

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::admit::slots::{Slot, Slots};
+use super::bind::noted::{Noted, Stated};
 use super::bind::{await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::observe::Observatory;
@@ -38,6 +39,7 @@ use crate::ports::grants::Grants;
 use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
 use crate::ports::reviewer::Reviewer;
+use crate::ports::state::{Effects, PolicyState};
 use crate::ports::upstream::{Fleet, ProgressSink};
 
 /// What the pipeline works with.
@@ -50,6 +52,8 @@ pub struct Pipeline {
     pub grants: Arc<dyn Grants>,
     /// Items and decisions.
     pub recorder: Arc<dyn Recorder>,
+    /// Labels, history, counters.
+    pub state: Arc<dyn PolicyState>,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
     /// The open calls.
@@ -164,6 +168,7 @@ struct Call<'p> {
     begun: Instant,
     arguments: Option<Arguments>,
     started: Option<Started>,
+    noted: Option<Noted>,
     decision: Option<Decision>,
     shown: Option<Digest>,
     slots: Vec<Slot>,
@@ -178,6 +183,7 @@ impl<'p> Call<'p> {
             begun,
             arguments: None,
             started: None,
+            noted: None,
             decision: None,
             shown: None,
             slots: Vec::new(),
@@ -198,7 +204,10 @@ impl<'p> Call<'p> {
         let (recorder, clock) = (Arc::clone(&pipeline.recorder), Arc::clone(&pipeline.clock));
         self.started = Some(Started::open(recorder, clock, info, self.begun));
 
-        let lease = self.consent(prepared).await?;
+        let stated = self.stated(&prepared);
+        self.noted = Some(Noted::open(stated.clone()));
+
+        let lease = self.consent(prepared, &stated).await?;
 
         let record = self.record(lease.approved(), lease.approved().consent().clone());
         let server = lease.approved().prepared().reference().server;
@@ -209,7 +218,8 @@ impl<'p> Call<'p> {
         let observed = lease.approved().observers().map(|observers| (record.clone(), observers));
         let request = &self.request;
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
-        let with = call::With { id, caller, turn, progress, desk };
+        let noted = self.noted.get_or_insert_with(|| Noted::open(stated));
+        let with = call::With { id, caller, noted, turn, progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
         let handed = handed.await;
         if let Some((record, observers)) = observed {
@@ -224,6 +234,11 @@ impl<'p> Call<'p> {
             }
             Err(failure) => Err(failure),
         };
+        if let (Some(noted), Err(failure)) = (&mut self.noted, &answered)
+            && failure.code == Code::NotSent
+        {
+            noted.set_sent(false);
+        }
         // A transport that is open but takes nothing right now serves other calls: no reason to end them all.
         if let Err(failure) = &answered
             && matches!(failure.code, Code::NotSent | Code::Ambiguous)
@@ -274,7 +289,11 @@ impl<'p> Call<'p> {
     }
 
     /// Steps 6, 8 and 9: decided, agreed to where it must be, and leased. Decided again when only the policies changed.
-    async fn consent(&mut self, mut prepared: prepare::Prepared) -> Result<barrier::Lease, Box<Failure>> {
+    async fn consent(
+        &mut self,
+        mut prepared: prepare::Prepared,
+        stated: &Stated,
+    ) -> Result<barrier::Lease, Box<Failure>> {
         let pipeline = self.pipeline;
         let reviewer = Arc::clone(&self.request.reviewer);
         let who = Approvers {
@@ -282,6 +301,7 @@ impl<'p> Call<'p> {
             grants: &*pipeline.grants,
             reviewer: &*reviewer,
             clock: &*pipeline.clock,
+            stated,
             deadline: pipeline.ask_deadline,
         };
         let mut agreed = Agreed::default();
@@ -328,7 +348,9 @@ impl<'p> Call<'p> {
         let catalog = &self.pipeline.catalog;
         let policies = Arc::clone(catalog.current().policies());
         let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
-        let mut decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms).await;
+        let moments = self.stated(&prepared).moments(now_ms, Effects::None, true).await;
+        let moments = moments.map_err(|error| Failure::state_failed(Stage::Approval, error))?;
+        let mut decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms, &moments).await;
         if let Some(observers) = &decided.observers {
             let observed = observers.watch().await;
             decided.decision.voices.extend(observed.voices);
@@ -348,6 +370,11 @@ impl<'p> Call<'p> {
             Settled::Ask { options, .. } => Would::Ask { options },
             Settled::Refuse(failure) => Would::Fail(*failure),
         })
+    }
+
+    fn stated(&self, prepared: &prepare::Prepared) -> Stated {
+        let pipeline = self.pipeline;
+        Stated::of(&pipeline.state, &pipeline.clock, &self.request.id, &self.request.caller, prepared)
     }
 
     fn unprepared(&mut self, unprepared: prepare::Unprepared) -> Box<Failure> {
@@ -385,6 +412,7 @@ impl<'p> Call<'p> {
             catalog: Arc::clone(&pipeline.catalog),
             recorder: Arc::clone(&pipeline.recorder),
             clock: Arc::clone(&pipeline.clock),
+            state: Arc::clone(&pipeline.state),
             observatory: Arc::clone(&pipeline.observatory),
             call: self.request.id.clone(),
             caller: self.request.caller.clone(),
@@ -409,8 +437,10 @@ impl<'p> Call<'p> {
     }
 
     /// Completes the call. One that failed before it could start gets its pair here (R40).
-    fn finish(self, ended: Result<Clean, Box<Failure>>) -> Finished {
+    fn finish(mut self, ended: Result<Clean, Box<Failure>>) -> Finished {
         let clean = ended.unwrap_or_else(|failure| Clean::of_failure(*failure));
+        // The next call of whoever reads the item finds this one ended.
+        drop(self.noted.take());
         let started = match self.started {
             Some(started) => started,
             None => {

@@ -18,8 +18,21 @@ pub const MAX_COUNTER_KEY: usize = 256;
 pub const MAX_COUNTER_WINDOW_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 /// How many earlier calls of a session are kept.
 pub const MAX_HISTORY: usize = 1000;
+/// How long a session is remembered after its last call began, in milliseconds: 7 days.
+pub const HISTORY_LIFE_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// How many labels one principal can carry.
 pub const MAX_LABELS: usize = 256;
+/// The longest name of a label, in bytes.
+pub const MAX_LABEL: usize = 256;
+/// How long a label holds after it was last set, in milliseconds: 30 days.
+pub const LABEL_LIFE_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// How many counters one component can have in one tenant at a time. One whose window is over is none any more.
+pub const MAX_COUNTERS: usize = 10_000;
+/// How many points in time are kept of one counter. Beyond, the oldest two become one at the time of the later: the sum is
+/// then too high for a while, never too low.
+pub const MAX_COUNTER_POINTS: usize = 4096;
+/// How many definitions one tenant can have pinned.
+pub const MAX_PINS: usize = 65_536;
 
 /// What was kept could not be read or written. Whoever needed it fails closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +51,9 @@ pub enum Effects {
 /// Counts for one decision.
 ///
 /// Contract: asking twice for one key in one decision, or again for the same call, counts once. The answer includes the
-/// call's own one. Never blocks for long: it is called from inside the sandbox.
+/// call's own one and what other open calls of this process have reserved; asked twice for the same in one moment, it is
+/// the same. What is older than the longest window that was asked for so far is forgotten. Never blocks for long: it is
+/// called from inside the sandbox.
 pub trait Counters: Send + Sync {
     /// Adds one to a counter of `owner` and returns its sum over the last `window_ms`.
     ///
@@ -99,20 +114,21 @@ pub struct StatedCall<'a> {
 /// Labels belong to (tenant, principal), history to a session, counters to (tenant, layer, component). Everything is
 /// bounded by the constants of this module; labels and history expire. Methods are short and may be called from a drop guard.
 pub trait PolicyState: Send + Sync {
-    /// Returns what components of one decision about `call` may know.
+    /// Returns what components of one decision about `call` may know. With [`Effects::Reserve`] the decision replaces earlier
+    /// ones about the same call: only what its own components count is kept.
     ///
     /// # Errors
-    /// [`StateFailed`]; the call is refused then.
+    /// [`StateFailed`]; the call is refused then. Also when counters are to reserve for a call that was not noted as open.
     fn moment(&self, call: StatedCall<'_>, now_ms: u64, effects: Effects) -> Result<Moment, StateFailed>;
 
     /// Notes that a call has begun or how it ended; `Open` replaces nothing, the others replace `Open`. A call that was
-    /// refused releases what its counters reserved.
+    /// refused releases what its counters reserved, and takes back what was committed for it: it was not sent.
     fn note(&self, call: StatedCall<'_>, now_ms: u64, state: PastState);
 
-    /// Keeps the effects of a decision: called once, right before the call is handed over.
+    /// Keeps the effects of a decision, all or none: called once, right before the call is handed over.
     ///
     /// # Errors
-    /// [`StateFailed`]; the call is refused then.
+    /// [`StateFailed`]; the call is refused then. Also for a call that is not open any more.
     fn commit(&self, call: StatedCall<'_>, now_ms: u64, labels: &[Label]) -> Result<(), StateFailed>;
 
     /// Sets labels of sanitisers, before the answer is shown.

@@ -12,6 +12,7 @@ use portcullis::model::outcome::{Code, Stage};
 use portcullis::model::verdict::{FaultCode, OnFailure, Remember, Reviewers, Verdict};
 use portcullis::pipeline::CallRequest;
 use portcullis::pipeline::admit::leases::DRAIN;
+use portcullis::pipeline::bind::noted::{Noted, Stated};
 use portcullis::pipeline::bind::prepare::prepare;
 use portcullis::pipeline::consent::approve::{Agreed, Approvers, approve};
 use portcullis::pipeline::dispatch::{barrier, call};
@@ -289,19 +290,22 @@ async fn a_call_that_turns_stale_while_somebody_is_asked_is_not_sent_and_leaves_
 }
 
 /// Runs a call of `files/write` by hand up to its lease.
-async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease) {
+async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Noted) {
     let id = CallId::fresh();
     let reference = ToolRef::parse("files/write").unwrap();
     let prepared = prepare(bench.catalog(), &reference, Arguments::none(), None).unwrap();
+    let (state, clock) = (&bench.pipeline.state, &bench.pipeline.clock);
+    let noted = Noted::open(Stated::of(state, clock, &id, &bench.caller, &prepared));
     let who = Approvers {
         catalog: bench.catalog(),
         grants: &*bench.purse,
         reviewer: person,
         clock: &*bench.pipeline.clock,
+        stated: noted.stated(),
         deadline: bench.pipeline.ask_deadline,
     };
     let approved = approve(&who, &id, &bench.caller, prepared, &mut Agreed::default()).await.unwrap();
-    (id, barrier::lease(bench.catalog(), approved).unwrap())
+    (id, barrier::lease(bench.catalog(), approved).unwrap(), noted)
 }
 
 fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord {
@@ -326,13 +330,13 @@ fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord 
 async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant() {
     let bench = Bench::new(&Policies::new()).await;
     let person = Person::replying(&bench.journal, [allowed(Remember::Session)]);
-    let (id, lease) = leased(&bench, &person).await;
+    let (id, lease, mut noted) = leased(&bench, &person).await;
     let before = Instant::now();
     bench.reconnect(&bench.files).await;
     assert_eq!(before.elapsed().as_secs(), DRAIN.as_secs(), "the publication waited as long as it may");
     let record = record(&bench, &id, &lease);
     let (turn, caller) = (Default::default(), record.caller.clone());
-    let with = call::With { id: &id, caller: &caller, turn: &turn, progress: None, desk: None };
+    let with = call::With { id: &id, caller: &caller, noted: &mut noted, turn: &turn, progress: None, desk: None };
     let handed = call::hand_over(lease, with, &*bench.purse, &*bench.tape, record).await;
     let failure = handed.err().unwrap();
     assert_eq!((failure.stage, failure.code), (Stage::Lease, Code::Stale));
@@ -344,13 +348,13 @@ async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant() {
 async fn b9_a_publication_waits_for_an_open_lease_of_its_server() {
     let bench = Bench::new(&Policies::new()).await;
     let person = Person::replying(&bench.journal, [allowed(Remember::Session)]);
-    let (id, lease) = leased(&bench, &person).await;
+    let (id, lease, mut noted) = leased(&bench, &person).await;
     bench.connect(&bench.files);
     let mut publishing = std::pin::pin!(bench.publish());
     assert!(futures::poll!(publishing.as_mut()).is_pending());
     let record = record(&bench, &id, &lease);
     let (turn, caller) = (Default::default(), record.caller.clone());
-    let with = call::With { id: &id, caller: &caller, turn: &turn, progress: None, desk: None };
+    let with = call::With { id: &id, caller: &caller, noted: &mut noted, turn: &turn, progress: None, desk: None };
     let handed = call::hand_over(lease, with, &*bench.purse, &*bench.tape, record).await;
     assert!(handed.is_ok());
     let before = Instant::now();

@@ -32,6 +32,7 @@ mod principals;
 mod questions;
 mod relay;
 mod seen;
+mod state;
 mod stdio;
 mod streams;
 mod upstream;

@@ -10,6 +10,7 @@ use portcullis::adapters::clock::SystemClock;
 use portcullis::adapters::mcp::client::{InProcessUpstream, OpenStream, Settings};
 use portcullis::adapters::record::memory::MemoryRecorder;
 use portcullis::adapters::store::memory::MemoryGrants;
+use portcullis::adapters::store::memory_state::in_memory;
 use portcullis::adapters::wasm::{Engine, Limits, builtin};
 use portcullis::gateway::question::Choice;
 use portcullis::host::fleet::{BackOff, ServerSpec};
@@ -86,6 +87,7 @@ impl House {
             disabled: BTreeMap::new(),
             recorder: Arc::clone(&recorder) as _,
             grants: Arc::new(MemoryGrants::default()),
+            state: Arc::new(in_memory()),
             clock: Arc::new(SystemClock),
             ask_deadline: Some(TIMEOUT),
         });

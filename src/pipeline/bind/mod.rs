@@ -1,4 +1,5 @@
 //! Bind: this call gets its server.
 
 pub mod await_ready;
+pub mod noted;
 pub mod prepare;

@@ -8,15 +8,19 @@ use super::settle::{Answered, Settled, Standing, not_agreed, settle};
 use super::{ask, decide, remember};
 use crate::model::caller::Caller;
 use crate::model::decision::Decision;
+use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, Target};
-use crate::model::outcome::{Code, Failure};
+use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::verdict::{Folded, Label, Reason, Refusal, RuleId, Source};
 use crate::pipeline::admit::catalog::Catalog;
+use crate::pipeline::bind::noted::Stated;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::grants::{Grant, Grants};
 use crate::ports::recorder::Consent;
 use crate::ports::reviewer::{Reply, Reviewer};
+use crate::ports::state::{Effects, StateFailed};
 
 /// How often a call is decided again because the policies changed before its lease, and how often somebody is asked about
 /// it (R19).
@@ -32,6 +36,8 @@ pub struct Approvers<'a> {
     pub reviewer: &'a dyn Reviewer,
     /// The time of day.
     pub clock: &'a dyn Clock,
+    /// What was before, and what this call counts.
+    pub stated: &'a Stated,
     /// How long an answer is waited for.
     pub deadline: Duration,
 }
@@ -45,6 +51,7 @@ pub struct Approved {
     consent: Consent,
     grant: Option<Grant>,
     observers: Option<Observers>,
+    labels: Vec<Label>,
 }
 
 /// A call that may not run, with the decision if there was one.
@@ -109,6 +116,12 @@ impl Approved {
         self.observers.clone()
     }
 
+    /// Returns the labels to keep at the hand-over.
+    #[must_use]
+    pub fn labels(&self) -> &[Label] {
+        &self.labels
+    }
+
     /// Takes the approval back: the policies changed before the lease, and the call must be decided again.
     #[must_use]
     pub fn withdraw(self) -> Prepared {
@@ -135,7 +148,12 @@ pub async fn approve(
     loop {
         let policies = Arc::clone(who.catalog.current().policies());
         let now_ms = u64::try_from(who.clock.now().as_millisecond()).unwrap_or(0);
-        let decided = decide::decide(&policies, &prepared, caller, now_ms).await;
+        let observing = policies.components.iter().any(|component| component.observe);
+        let moments = match who.stated.moments(now_ms, Effects::Reserve, observing).await {
+            Ok(moments) => moments,
+            Err(error) => return Err(Box::new(without_state(prepared, policies, now_ms, &error))),
+        };
+        let decided = decide::decide(&policies, &prepared, caller, now_ms, &moments).await;
         let standing = Standing {
             target: &target,
             subject: &subject,
@@ -165,6 +183,7 @@ pub async fn approve(
                     consent,
                     grant: agreed.grant.clone(),
                     observers: decided.observers,
+                    labels: decided.labels,
                 });
             }
             Settled::Ask { asks, reviewers, options } => (asks, reviewers, options),
@@ -203,6 +222,22 @@ pub async fn approve(
             policies,
             observers: decided.observers,
         }));
+    }
+}
+
+/// Nobody was asked: without what was before, no component can be.
+fn without_state(prepared: Prepared, policies: Arc<PolicySet>, now_ms: u64, error: &StateFailed) -> Refused {
+    let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: "host".into(), digest: None };
+    let reason = Reason { rule: RuleId::parse("state-failed"), text: error.to_string() };
+    let folded = Folded::Deny([Refusal { source, reason, fault: None }].into());
+    let steps = vec!["what is kept between calls could not be read: deny".to_owned()];
+    let failure = Box::new(Failure::state_failed(Stage::Approval, error));
+    Refused {
+        failure,
+        prepared,
+        decision: Decision { connectors: Vec::new(), voices: Vec::new(), folded, steps, now_ms },
+        policies,
+        observers: None,
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Asks no person: that is [`super::ask`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -19,7 +20,8 @@ use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::LayerRef;
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::{Folded, Verdict};
+use crate::model::verdict::{Folded, Label, Verdict};
+use crate::pipeline::bind::noted::Moments;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
 use crate::ports::state::Moment;
@@ -37,15 +39,23 @@ pub struct Decided {
     pub disabled: bool,
     /// The observed components that match the call.
     pub observers: Option<Observers>,
+    /// The labels of those that count, each once; kept when the call is handed over (R33).
+    pub labels: Vec<Label>,
 }
 
-/// Asks all layers in `policies` about a prepared call.
-pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, now_ms: u64) -> Decided {
+/// Asks all layers in `policies` about a prepared call, as of these moments.
+pub async fn decide(
+    policies: &PolicySet,
+    prepared: &Prepared,
+    caller: &Caller,
+    now_ms: u64,
+    moments: &Moments,
+) -> Decided {
     let reference = prepared.reference();
     let kind = prepared.kind();
     let judged = connector::judge(policies, prepared.tool(), caller, now_ms).await;
     let postures = connector::postures(&policies.postures, &reference, &judged);
-    let facts = |posture: Posture| {
+    let facts = |posture: Posture, moment: &Moment| {
         Arc::new(CallFacts {
             kind,
             tool: reference.clone(),
@@ -57,7 +67,7 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
             posture,
             arguments: prepared.arguments().clone(),
             now_ms,
-            moment: Moment::empty(),
+            moment: moment.clone(),
         })
     };
 
@@ -67,11 +77,13 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
     if !connector.disabled.is_empty() {
         let (folded, steps) = (Folded::Deny(connector.disabled), connector.steps);
         let decision = Decision { connectors, voices: Vec::new(), folded, steps, now_ms };
-        let observers = Observers::new(Vec::new(), facts(Posture::default()), observed_apps);
-        return Decided { decision, posture: Posture::default(), never: false, disabled: true, observers };
+        let observers = Observers::new(Vec::new(), facts(Posture::default(), &moments.observed), observed_apps);
+        let (posture, labels) = (Posture::default(), Vec::new());
+        return Decided { decision, posture, never: false, disabled: true, observers, labels };
     }
 
-    let baseline = join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture)))).await;
+    let baseline =
+        join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture, &moments.asked)))).await;
     let posture = governing(&postures, &baseline);
 
     let matching = |observed: bool| {
@@ -79,10 +91,12 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
         of.filter(|component| component.matches.matches(kind, &reference, prepared.tool().identity))
     };
     let asked: Vec<&BoundComponent> = matching(false).collect();
-    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture)))).await;
+    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture, &moments.asked)))).await;
 
     let mut voices = Vec::new();
     let mut opinions = Vec::new();
+    let said = answers.iter().filter(|evaluation| evaluation.result.is_ok()).flat_map(|evaluation| &evaluation.labels);
+    let labels: BTreeSet<Label> = said.cloned().collect();
     for (component, evaluation) in asked.iter().zip(answers) {
         opinions.push(opinion(component, None, &evaluation));
         voices.push(voice(component, None, evaluation));
@@ -100,10 +114,10 @@ pub async fn decide(policies: &PolicySet, prepared: &Prepared, caller: &Caller, 
     let (folded, more) = fold::fold(&opinions, &policies.refusals, policies.postures.strict_review());
     let steps = connector.steps.into_iter().chain(more).collect();
 
-    let observers = Observers::new(matching(true).cloned().collect(), facts(posture), observed_apps);
+    let observers = Observers::new(matching(true).cloned().collect(), facts(posture, &moments.observed), observed_apps);
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
     let decision = Decision { connectors, voices, folded, steps, now_ms };
-    Decided { decision, posture, never, disabled: false, observers }
+    Decided { decision, posture, never, disabled: false, observers, labels: labels.into_iter().collect() }
 }
 
 /// A component that could not be loaded fails, every time: an error, never an absence.

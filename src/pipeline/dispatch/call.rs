@@ -14,6 +14,7 @@ use crate::model::caller::Caller;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::text;
+use crate::pipeline::bind::noted::Noted;
 use crate::ports::grants::{Grant, Grants, NotRemembered};
 use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
@@ -41,6 +42,8 @@ pub struct With<'a> {
     pub id: &'a CallId,
     /// Who calls.
     pub caller: &'a Caller,
+    /// What the state knows of it.
+    pub noted: &'a mut Noted,
     /// Its turn.
     pub turn: &'a TurnInfo,
     /// Where progress goes, if it is wanted.
@@ -51,11 +54,12 @@ pub struct With<'a> {
 
 /// Everything that happens under the lease, and the hand-over.
 ///
-/// In this order: metadata, the grant is kept, the decision is recorded, the lease is spent, the request goes to the
-/// transport. A grant of a call that is then not sent is forgotten again.
+/// In this order: metadata, the grant is kept, the decision is recorded, labels and counters are committed, the lease is
+/// spent, the request goes to the transport. A grant of a call that is then not sent is forgotten again; its labels and
+/// counters are taken back when the call ends.
 ///
 /// # Errors
-/// A [`Failure`]: stale, not recorded, or not sent. Nothing has reached the upstream.
+/// A [`Failure`]: stale, not recorded, not committed, or not sent. Nothing has reached the upstream.
 pub async fn hand_over(
     lease: Lease,
     with: With<'_>,
@@ -85,6 +89,9 @@ pub async fn hand_over(
         let failure = Failure::new(Stage::Record, Code::RecordFailed, message);
         return Err(Box::new(failure.detail(format!("{error}: {}", error.0))));
     }
+    if let Err(error) = with.noted.commit(approved.labels().to_vec()).await {
+        return Err(Box::new(Failure::state_failed(Stage::Lease, error)));
+    }
     if !lease.begin_hand_over() {
         return Err(Box::new(Failure::stale(&target)));
     }
@@ -94,6 +101,7 @@ pub async fn hand_over(
     let why = match tokio::time::timeout_at(at + timeout, connection.hand_over(outgoing)).await {
         Ok(Ok(in_flight)) => {
             kept.confirm();
+            with.noted.set_sent(true);
             return Ok(Sent { in_flight, target, timeout, at, open });
         }
         Ok(Err(not_sent)) => not_sent.to_string(),

@@ -22,6 +22,7 @@ use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
 use crate::model::name::CallId;
 use crate::pipeline::admit::catalog::Catalog;
+use crate::pipeline::bind::noted::{Noted, Stated};
 use crate::pipeline::bind::prepare::Prepared;
 use crate::pipeline::consent::approve::{self, Agreed, Approvers};
 use crate::pipeline::consent::observe::Observatory;
@@ -30,6 +31,7 @@ use crate::ports::grants::NoGrants;
 use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
 use crate::ports::recorder::{Consent, Recorder};
 use crate::ports::reviewer::Reviewer;
+use crate::ports::state::PolicyState;
 
 /// How many questions the server of one call may ask.
 pub const MAX_ASKED: usize = 32;
@@ -46,6 +48,8 @@ pub struct Desk {
     pub(in crate::pipeline) recorder: Arc<dyn Recorder>,
     /// The time of day.
     pub(in crate::pipeline) clock: Arc<dyn Clock>,
+    /// Labels, history, counters.
+    pub(in crate::pipeline) state: Arc<dyn PolicyState>,
     /// Where observed components run.
     pub(in crate::pipeline) observatory: Arc<Observatory>,
     /// The call.
@@ -88,14 +92,16 @@ impl Desk {
         let Some(object) = arguments.object().cloned() else {
             return Err(NoAnswer::failed("the client's answer is empty"));
         };
+        let reply = self.prepared.reply(arguments);
+        let mut noted = Noted::open(Stated::of(&self.state, &self.clock, &self.call, &self.caller, &reply));
         let who = Approvers {
             catalog: &self.catalog,
             grants: &NoGrants,
             reviewer: &*self.reviewer,
             clock: &*self.clock,
+            stated: &noted.stated().clone(),
             deadline,
         };
-        let reply = self.prepared.reply(arguments);
         let decided = approve::approve(&who, &self.call, &self.caller, reply, &mut Agreed::default()).await;
         let approved = match decided {
             Ok(approved) => approved,
@@ -116,6 +122,13 @@ impl Desk {
         if self.recorder.decision(&record).is_err() {
             return Err(NoAnswer::failed("the decision could not be recorded, so the answer is not passed on"));
         }
+        if let Err(error) = noted.commit(approved.labels().to_vec()).await {
+            tracing::warn!(%error, "an answer is not passed on");
+            return Err(NoAnswer::failed(
+                "what is kept between calls could not be written, so the answer is not passed on",
+            ));
+        }
+        noted.set_sent(true);
         self.observatory.start(&record, approved.observers());
         Ok(serde_json::Value::Object(object).to_string().into())
     }

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Journal;
-use super::people::{Purse, Still, Tape};
+use super::people::{Ledger, Purse, Still, Tape};
 use super::policy::Policies;
 use super::server::{FakeServer, tool};
 
@@ -69,6 +69,7 @@ pub(crate) struct Bench {
     pub(crate) journal: Journal,
     pub(crate) tape: Arc<Tape>,
     pub(crate) purse: Arc<Purse>,
+    pub(crate) state: Arc<Ledger>,
     pub(crate) fleet: Arc<Ready>,
     pub(crate) caller: Caller,
     /// `files`, with the tools `write` and `read`.
@@ -89,11 +90,13 @@ impl Bench {
         let journal = Journal::default();
         let policies = Arc::new(policies.finish());
         let (tape, purse, fleet) = (Tape::new(&journal), Purse::new(&journal), Arc::new(Ready::default()));
+        let state = Ledger::new(&journal);
         let pipeline = Arc::new(Pipeline {
             catalog: Arc::new(Catalog::new(Arc::clone(&policies), names())),
             fleet: Arc::clone(&fleet) as _,
             grants: Arc::clone(&purse) as _,
             recorder: Arc::clone(&tape) as _,
+            state: Arc::clone(&state) as _,
             clock: Arc::new(Still),
             pending: Arc::new(PendingCalls::default()),
             observatory: Arc::new(Observatory::new(Arc::clone(&tape) as _, Arc::new(Still))),
@@ -106,6 +109,7 @@ impl Bench {
             journal,
             tape,
             purse,
+            state,
             fleet,
             caller: Caller::local("ann"),
             files,

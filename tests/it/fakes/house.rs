@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis::adapters::store::memory_state::in_memory;
 use portcullis::host::fleet::{BackOff, ServerSpec, ServerState};
 use portcullis::host::session::{Session, SessionCall};
 use portcullis::host::{Host, HostParts};
@@ -66,6 +67,7 @@ impl House {
             names: names(),
             servers: specs.into_iter().map(|(name, spec)| (ServerName::parse(&name).unwrap(), spec)).collect(),
             disabled,
+            state: Arc::new(in_memory()),
             recorder: Arc::clone(&tape) as _,
             grants: Purse::new(&journal),
             clock: Arc::new(Still),

@@ -7,12 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use portcullis::adapters::store::memory_state::in_memory;
+use portcullis::adapters::store::state::State;
+use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::item::{CompletedItem, Item, StartedItem};
-use portcullis::model::verdict::Remember;
+use portcullis::model::name::ToolRef;
+use portcullis::model::verdict::{Label, Remember};
+use portcullis::ports::approval::PastState;
 use portcullis::ports::clock::Clock;
 use portcullis::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
 use portcullis::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 use portcullis::ports::reviewer::{Question, Reply, Reviewer};
+use portcullis::ports::state::{Effects, Moment, Pin, PolicyState, StateFailed, StatedCall};
 
 use super::{Gate, Journal};
 
@@ -202,5 +208,83 @@ pub(crate) struct Still;
 impl Clock for Still {
     fn now(&self) -> Timestamp {
         Timestamp::from_millisecond(1_700_000_000_000).unwrap()
+    }
+}
+
+/// State in memory, which fails at a step on demand.
+pub(crate) struct Ledger {
+    journal: Journal,
+    state: State,
+    fails_at: Mutex<Option<Step>>,
+    notes: AtomicBool,
+}
+
+/// A step of the state that can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Moment,
+    Commit,
+}
+
+impl Ledger {
+    pub(crate) fn new(journal: &Journal) -> Arc<Self> {
+        let (fails_at, notes) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { journal: journal.clone(), state: in_memory(), fails_at, notes })
+    }
+
+    pub(crate) fn fail_at(&self, step: Step) {
+        *self.fails_at.lock() = Some(step);
+    }
+
+    /// Writes a line into the journal for what changes the state.
+    pub(crate) fn noting(&self) {
+        self.notes.store(true, Ordering::SeqCst);
+    }
+
+    fn line(&self, line: &str) {
+        if self.notes.load(Ordering::SeqCst) {
+            self.journal.note(line);
+        }
+    }
+
+    fn works(&self, step: Step) -> Result<(), StateFailed> {
+        if *self.fails_at.lock() == Some(step) {
+            return Err(StateFailed("SECRET: the disk is full".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl PolicyState for Ledger {
+    fn moment(&self, call: StatedCall<'_>, now_ms: u64, effects: Effects) -> Result<Moment, StateFailed> {
+        self.works(Step::Moment)?;
+        self.state.moment(call, now_ms, effects)
+    }
+
+    fn note(&self, call: StatedCall<'_>, now_ms: u64, state: PastState) {
+        self.line(match state {
+            PastState::Open => "noted as open",
+            PastState::Ran => "noted as run",
+            PastState::Refused => "noted as refused",
+        });
+        self.state.note(call, now_ms, state);
+    }
+
+    fn commit(&self, call: StatedCall<'_>, now_ms: u64, labels: &[Label]) -> Result<(), StateFailed> {
+        self.works(Step::Commit)?;
+        self.line("committed");
+        self.state.commit(call, now_ms, labels)
+    }
+
+    fn label(&self, caller: &Caller, now_ms: u64, labels: &[Label]) -> Result<(), StateFailed> {
+        self.state.label(caller, now_ms, labels)
+    }
+
+    fn pinned(&self, tenant: &TenantId, tool: &ToolRef) -> Result<Option<Pin>, StateFailed> {
+        self.state.pinned(tenant, tool)
+    }
+
+    fn pin(&self, tenant: &TenantId, tool: &ToolRef, pin: &Pin) -> Result<(), StateFailed> {
+        self.state.pin(tenant, tool, pin)
     }
 }

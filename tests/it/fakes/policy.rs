@@ -14,7 +14,7 @@ use portcullis::model::posture::{
 use portcullis::model::revision::PolicySetDigest;
 use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::{
-    Ask, Fault, FaultCode, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, Verdict,
+    Ask, Fault, FaultCode, Label, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, Verdict,
 };
 use portcullis::ports::approval::{
     ApprovalComponent, Bound, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
@@ -28,6 +28,7 @@ type Script = dyn Fn(usize, &CallFacts) -> Result<Verdict, Fault> + Send + Sync;
 /// A component that answers by a script. The script gets how often it has answered before, and the facts.
 pub(crate) struct Scripted {
     script: Box<Script>,
+    labels: Mutex<Vec<Label>>,
     gate: Mutex<Option<Arc<Gate>>>,
     journal: Mutex<Option<(Journal, String)>>,
     asked: AtomicUsize,
@@ -38,7 +39,13 @@ impl Scripted {
         script: impl Fn(usize, &CallFacts) -> Result<Verdict, Fault> + Send + Sync + 'static,
     ) -> Arc<Self> {
         let script: Box<Script> = Box::new(script);
-        Arc::new(Self { script, gate: Mutex::default(), journal: Mutex::default(), asked: AtomicUsize::new(0) })
+        Arc::new(Self {
+            script,
+            labels: Mutex::default(),
+            gate: Mutex::default(),
+            journal: Mutex::default(),
+            asked: AtomicUsize::new(0),
+        })
     }
 
     pub(crate) fn says(verdict: Verdict) -> Arc<Self> {
@@ -47,6 +54,12 @@ impl Scripted {
 
     pub(crate) fn fails(code: FaultCode) -> Arc<Self> {
         Self::by(move |_, _| Err(Fault::new(code, "SECRET detail of the fault")))
+    }
+
+    /// Sets a label with every answer.
+    pub(crate) fn labelling(self: Arc<Self>, name: &str, source: Source) -> Arc<Self> {
+        self.labels.lock().push(Label { name: name.to_owned(), source });
+        self
     }
 
     /// Answers only once the gate is open.
@@ -79,7 +92,7 @@ impl ApprovalComponent for Scripted {
             gate.pass().await;
         }
         let result = (self.script)(before, &facts);
-        Evaluation { result, labels: Vec::new(), log: Vec::new(), usage: Usage::default() }
+        Evaluation { result, labels: self.labels.lock().clone(), log: Vec::new(), usage: Usage::default() }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use portcullis::adapters::store::memory_state::in_memory;
 use portcullis::gateway::{self, Ended, ServeError, ServeOptions};
 use portcullis::host::fleet::{BackOff, ServerSpec};
 use portcullis::host::{Host, HostParts};
@@ -348,6 +349,7 @@ impl Bench {
             },
             servers,
             disabled: BTreeMap::new(),
+            state: Arc::new(in_memory()),
             recorder: Arc::clone(&items) as _,
             grants: Arc::new(SessionGrants::default()),
             clock: Arc::new(RealClock),
