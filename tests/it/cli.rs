@@ -250,6 +250,24 @@ fn r40_an_interrupted_call_is_cancelled_completes_its_item_and_ends_its_server()
 }
 
 #[test]
+fn a_state_that_cannot_be_used_ends_the_command_with_the_way_out_and_is_left_as_it_is() {
+    let place = Place::with_server(APPROVE, "");
+    assert_eq!(place.run(&["call", "s/add", r#"{"a":1}"#]).code, 0);
+    let file = place.path("state/portcullis/state.db");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let rubbish = "no database at all".repeat(1000);
+    fs::write(&file, &rubbish).unwrap();
+    for command in [&["call", "s/add", "{}"][..], &["explain", "s/add", "{}"], &["tools"], &["serve"]] {
+        let ran = place.run(command);
+        assert_eq!(ran.code, 2, "{command:?}: {}", ran.err);
+        assert!(ran.err.contains("state.db` is damaged: ") && ran.err.contains("move it away"), "{}", ran.err);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), rubbish);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(place.run(&["call", "s/add", r#"{"a":1}"#]).code, 0);
+}
+
+#[test]
 fn a_call_in_json_has_outcome_result_item_and_decision() {
     let place = Place::with_server(APPROVE, "");
     let call = json(&place.run(&["call", "s/add", r#"{"a":1}"#, "--format", "json"]).out);

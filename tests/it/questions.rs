@@ -16,7 +16,7 @@ use portcullis::model::outcome::{Code, Outcome};
 use portcullis::model::posture::{ApprovalMode, Profile};
 use portcullis::model::verdict::{Remember, Verdict};
 use portcullis::pipeline::Finished;
-use portcullis::ports::approval::Kind;
+use portcullis::ports::approval::{Kind, PastState};
 use portcullis::ports::questions::{NoAnswer, Questions, ServerQuestion};
 use portcullis::ports::reviewer::NobodyThere;
 use portcullis::ports::upstream::Upstream;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fakes::house::{House, call, spec};
 use crate::fakes::people::{Person, allowed};
-use crate::fakes::policy::{Policies, Scripted, ask, deny};
+use crate::fakes::policy::{Policies, Scripted, ask, deny, source};
 use crate::fakes::server::FakeServer;
 use crate::fakes::{Gate, Journal};
 use crate::support::far_end::{FarEnd, FarEnds, far_ends};
@@ -304,6 +304,31 @@ async fn r23_an_answer_that_a_layer_denies_is_not_passed_on() {
     running.await.unwrap();
     let kinds: Vec<Kind> = stage.house.tape.decisions().iter().map(|record| record.kind).collect();
     assert_eq!(kinds, [Kind::Tool, Kind::Reply]);
+}
+
+#[tokio::test]
+async fn r33_an_answer_is_a_call_of_its_own_in_history_and_counters() {
+    let guard = Scripted::by(|_, facts| {
+        let owner = source(LayerKind::Managed, "guard");
+        let count = facts.moment.counters.count(&owner, "all", 60_000).unwrap();
+        let open = facts.moment.history.iter().filter(|call| call.state == PastState::Open).count();
+        // The first answer, in its call: the second of all, while the call is open. It is refused, so the next is no third.
+        let first = facts.kind == Kind::Reply && facts.moment.history.len() == 1;
+        assert_eq!((count, open), if facts.kind == Kind::Reply { (2, 1) } else { (1, 0) });
+        Ok(if first { deny("not-yet") } else { Verdict::Abstain })
+    });
+    let policies = Policies::open(&["far"]).with(LayerKind::Managed, "guard", &guard);
+    let mut stage = Stage::under(&policies, Lifecycle::Legacy, Sharing::Process);
+    let mut far = stage.served().await;
+    let running = calls(&stage.session("ann"), "t", &Client::forms());
+    let request = far.told("tools/call").await;
+    far.ask("first", ASK, form()).await;
+    assert!(far.answer("first").await["error"].is_object());
+    far.ask("second", ASK, form()).await;
+    assert!(far.answer("second").await["error"].is_null());
+    far.result(&request, done("")).await;
+    running.await.unwrap();
+    assert_eq!(guard.asked(), 3);
 }
 
 #[tokio::test]

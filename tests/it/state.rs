@@ -18,8 +18,10 @@ use crate::fakes::server::How;
 
 const MINUTE: u64 = 60_000;
 
-/// What a component saw of earlier calls, at each evaluation: its count, the labels, the history.
-type Seen = Arc<Mutex<Vec<(u64, Vec<String>, Vec<(String, PastState)>)>>>;
+/// What a component saw of earlier calls: its count, the labels, the history.
+type Look = (u64, Vec<String>, Vec<(String, PastState)>);
+/// One for each evaluation.
+type Seen = Arc<Mutex<Vec<Look>>>;
 
 /// A component of the user's layer that counts, looks around, sets the label `seen`, and answers this.
 fn curious(name: &'static str, verdict: Verdict) -> (Arc<Scripted>, Seen) {

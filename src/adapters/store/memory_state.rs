@@ -23,9 +23,12 @@ pub fn in_memory() -> State {
 struct Tables {
     counters: HashMap<Owner, HashMap<String, Points>>,
     labels: HashMap<(TenantId, Principal), BTreeMap<LabelKey, Set>>,
-    history: HashMap<(TenantId, Principal, SessionId), BTreeMap<(u64, u64), Ended>>,
+    history: HashMap<(TenantId, Principal, SessionId), Calls>,
     pins: HashMap<TenantId, HashMap<ToolRef, Pin>>,
 }
+
+/// Ended calls of a session, in the order in which they began.
+type Calls = BTreeMap<(u64, u64), Ended>;
 
 /// What was counted, by time, and the longest window that was asked for.
 #[derive(Default)]
@@ -169,7 +172,7 @@ impl Backing for Tables {
             set.retain(|_, label| label.expires_ms > now_ms);
             !set.is_empty()
         });
-        let newest = |calls: &BTreeMap<(u64, u64), Ended>| calls.last_key_value().map_or(0, |((begun, _), _)| *begun);
+        let newest = |calls: &Calls| calls.last_key_value().map_or(0, |((begun, _), _)| *begun);
         self.history.retain(|_, calls| newest(calls).saturating_add(HISTORY_LIFE_MS) > now_ms);
         Ok(())
     }

@@ -11,3 +11,5 @@ pub mod state;
 
 #[cfg(test)]
 mod contract_tests;
+#[cfg(test)]
+mod reference_tests;
