@@ -21,7 +21,7 @@ use super::dispatch::meta::TurnInfo;
 use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
 use super::dispatch::{barrier, call, record};
-use super::emit::sanitise::{self, Clean};
+use super::emit::sanitise::{self, About, Clean};
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
 use crate::model::arguments::Arguments;
@@ -32,11 +32,13 @@ use crate::model::item::{CallInfo, CompletedItem};
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::revision::PolicySetDigest;
+use crate::model::tool::CatalogTool;
 use crate::model::verdict::{Refusal, Remember};
+use crate::ports::approval::Kind;
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
 use crate::ports::questions::Questions;
-use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
+use crate::ports::recorder::{Consent, DecisionRecord, ObservedRecord, Recorder};
 use crate::ports::reviewer::Reviewer;
 use crate::ports::upstream::{Fleet, ProgressSink};
 
@@ -203,6 +205,8 @@ impl<'p> Call<'p> {
         let record = self.record(lease.approved(), lease.approved().consent().clone());
         let server = lease.approved().prepared().reference().server;
         let connection = Arc::clone(&lease.approved().prepared().server().connection);
+        let (tool, kind) = (Arc::clone(lease.approved().prepared().tool()), lease.approved().prepared().kind());
+        let digest = record.arguments;
         let progress = self.request.progress.take();
         let desk = self.desk(lease.approved().prepared());
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
@@ -231,7 +235,43 @@ impl<'p> Call<'p> {
         {
             pipeline.fleet.mark_dirty(&server, connection.id());
         }
-        Ok(sanitise::clean(answered?))
+        Ok(self.clean(answered?, &tool, kind, digest).await)
+    }
+
+    /// Step 12: the sanitisers that are in force now, not those of the decision (R19).
+    async fn clean(&mut self, raw: call::Raw, tool: &CatalogTool, kind: Kind, arguments: Digest) -> Clean {
+        let pipeline = self.pipeline;
+        let policies = Arc::clone(pipeline.catalog.current().policies());
+        let about = self.about(tool, kind);
+        let schema = tool.definition.value().get("outputSchema").filter(|schema| schema.is_object());
+        let cleaned = sanitise::clean(raw, &policies, &about, schema).await;
+        if let Some(started) = &mut self.started {
+            started.sanitised(cleaned.voices);
+        }
+        let observed = ObservedRecord {
+            at: pipeline.clock.now(),
+            call: self.request.id.clone(),
+            kind,
+            tool: about.tool,
+            policy_set: policies.digest,
+            arguments,
+            voices: Vec::new(),
+            sanitisers: Vec::new(),
+        };
+        pipeline.observatory.start_answer(observed, cleaned.observers);
+        cleaned.clean
+    }
+
+    /// What sanitisers may know of this call.
+    fn about(&self, tool: &CatalogTool, kind: Kind) -> About {
+        About {
+            kind,
+            tool: tool.reference(),
+            identity: tool.identity,
+            caller: self.request.caller.clone(),
+            labels: Arc::new([]),
+            now_ms: u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0),
+        }
     }
 
     /// Steps 1 to 3: the payload's kind, and the arguments parsed once. PreToolUse hooks are later work.

@@ -30,6 +30,7 @@ mod order;
 mod principals;
 mod questions;
 mod relay;
+mod sanitise;
 mod seen;
 mod stdio;
 mod streams;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
+use crate::model::cleaning::SanitiserVoice;
 use crate::model::decision::Voice;
 use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, Item, Status};
@@ -43,6 +44,8 @@ struct ItemLine<'a> {
     status: Status,
     #[serde(flatten)]
     end: Option<End<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    sanitisers: &'a [SanitiserVoice],
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<&'a Caller>,
     #[serde(flatten)]
@@ -92,6 +95,8 @@ struct ObservedLine<'a> {
     policy_set: PolicySetDigest,
     arguments_digest: Digest,
     voices: &'a [Voice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    sanitisers: &'a [SanitiserVoice],
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
@@ -127,6 +132,10 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             ("completed", &completed.call, completed.status, completed.completed_at, Some(end))
         }
     };
+    let sanitisers = match item {
+        Item::Started(_) => &[],
+        Item::Completed(completed) => completed.sanitisers.as_slice(),
+    };
     // Named one by one: a field that is added must be decided on here, not leak into logs.
     let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
     let line = |arguments: Option<&'_ Arguments>, cut: bool, bare: bool| {
@@ -134,6 +143,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             head: Head { r#type, time, call: id, server: tool.server.as_ref(), tool: &tool.tool },
             status,
             end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
+            sanitisers: if bare { &[] } else { sanitisers },
             caller: (!bare).then_some(caller),
             about: (!bare).then_some(About {
                 connector_id: connector_id.as_deref(),
@@ -195,7 +205,7 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
 /// # Errors
 /// When there is no line within the limit, which bounded names and ids exclude.
 pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<Vec<u8>> {
-    let line = |voices, cut| {
+    let line = |voices, sanitisers, cut| {
         let line = ObservedLine {
             head: Head {
                 r#type: "observed",
@@ -208,13 +218,14 @@ pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<V
             policy_set: record.policy_set,
             arguments_digest: record.arguments,
             voices,
+            sanitisers,
             cut,
         };
         encode(&line, max)
     };
-    match line(&record.voices, false)? {
+    match line(&record.voices, &record.sanitisers, false)? {
         Some(whole) => Ok(whole),
-        None => line(&[], true)?.ok_or_else(too_long),
+        None => line(&[], &[], true)?.ok_or_else(too_long),
     }
 }
 
@@ -277,6 +288,7 @@ pub(super) mod samples {
             outcome,
             completed_at: Timestamp::UNIX_EPOCH,
             durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
+            sanitisers: Vec::new(),
         })
     }
 

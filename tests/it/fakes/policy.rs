@@ -16,6 +16,7 @@ use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::{
     Ask, Fault, FaultCode, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, Verdict,
 };
+use portcullis::pipeline::emit::sanitise::Sanitiser;
 use portcullis::ports::approval::{
     ApprovalComponent, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
 };
@@ -127,7 +128,7 @@ fn needs_asking(posture: Posture, hints: Hints) -> bool {
 }
 
 #[derive(Debug)]
-struct Everything;
+pub(crate) struct Everything;
 
 impl Matches for Everything {
     fn matches(&self, _kind: Kind, _tool: &ToolRef, _identity: ServerIdentity) -> bool {
@@ -156,6 +157,7 @@ pub(crate) fn source(layer: LayerKind, name: &str) -> Source {
 pub(crate) struct Policies {
     baseline: Arc<dyn ApprovalComponent>,
     components: Vec<BoundComponent>,
+    sanitisers: Vec<Sanitiser>,
     postures: Vec<LayerPosture>,
     refusals: Vec<Refusal>,
 }
@@ -163,7 +165,13 @@ pub(crate) struct Policies {
 impl Policies {
     /// The stand-in baseline with the builtin posture, and nothing else.
     pub(crate) fn new() -> Self {
-        Self { baseline: baseline(), components: Vec::new(), postures: Vec::new(), refusals: Vec::new() }
+        Self {
+            baseline: baseline(),
+            components: Vec::new(),
+            sanitisers: Vec::new(),
+            postures: Vec::new(),
+            refusals: Vec::new(),
+        }
     }
 
     /// Policies under which nothing is asked: the user's layer sets every mode of these servers to `approve`.
@@ -184,6 +192,13 @@ impl Policies {
     pub(crate) fn and(mut self, component: BoundComponent) -> Self {
         self.components.push(component);
         self.components.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
+        self
+    }
+
+    /// Binds a sanitiser; see [`super::sanitiser::bound`].
+    pub(crate) fn cleaning(mut self, sanitiser: Sanitiser) -> Self {
+        self.sanitisers.push(sanitiser);
+        self.sanitisers.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
         self
     }
 
@@ -219,7 +234,7 @@ impl Policies {
             },
             components: self.components.clone(),
             connectors: Vec::new(),
-            sanitisers: Vec::new(),
+            sanitisers: self.sanitisers.clone(),
             postures: PostureLayers::new(self.postures.clone()),
             refusals: self.refusals.clone(),
         }
