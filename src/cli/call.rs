@@ -47,13 +47,15 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
             "why": why,
         }))?,
     }
-    Ok(Exit::of(&finished.item.outcome))
+    // A withheld answer: the item has the upstream's own status, but nothing of it is shown.
+    let withheld = finished.clean.failure().map(|failure| Exit::of_code(failure.code));
+    Ok(withheld.unwrap_or_else(|| Exit::of(&finished.item.outcome)))
 }
 
 /// The answer goes to stdout; why there is none goes to stderr.
 fn print(finished: &Finished, view: &ModelView, why: Option<&str>) -> Result<(), Trouble> {
     render::data(&body(&view.answer().body))?;
-    let Outcome::Failed(failure) = &finished.item.outcome else { return Ok(()) };
+    let Some(failure) = finished.clean.failure().or(finished.item.failure()) else { return Ok(()) };
     render::talk(&format!("{}: {}", styled(BAD, failure.code.as_str()), origin(failure)));
     if let Some(why) = why.or(failure.detail.as_deref()) {
         render::talk(&format!("  because: {}", shown(why, 2000)));

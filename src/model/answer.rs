@@ -42,6 +42,12 @@ impl ToolResult {
         Self { value, verbatim: None }
     }
 
+    /// Makes the result that is left after something was removed: there is no text of the upstream's any more.
+    #[must_use]
+    pub fn edited(value: Map<String, Value>) -> Self {
+        Self { value, verbatim: None }
+    }
+
     /// Returns the whole object, keys in order.
     #[must_use]
     pub fn value(&self) -> &Map<String, Value> {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::arguments::Arguments;
 use super::caller::Caller;
+use super::cleaning::SanitiserVoice;
 use super::name::{CallId, Target};
 use super::outcome::{Code, Durations, Failure, Outcome};
 use super::tool::CatalogTool;
@@ -115,6 +116,9 @@ pub struct CompletedItem {
     pub completed_at: Timestamp,
     /// How long it took.
     pub durations: Durations,
+    /// What sanitisers said of the answer, in the order in which they were asked; nothing of what they removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sanitisers: Vec<SanitiserVoice>,
 }
 
 impl CompletedItem {

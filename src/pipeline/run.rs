@@ -22,7 +22,8 @@ use super::dispatch::meta::TurnInfo;
 use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
 use super::dispatch::{barrier, call, record};
-use super::emit::sanitise::{self, Clean};
+use super::emit::finish::Finishing;
+use super::emit::sanitise::Clean;
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
 use crate::model::arguments::Arguments;
@@ -212,13 +213,15 @@ impl<'p> Call<'p> {
         let record = self.record(lease.approved(), lease.approved().consent().clone());
         let server = lease.approved().prepared().reference().server;
         let connection = Arc::clone(&lease.approved().prepared().server().connection);
+        let (tool, kind) = (Arc::clone(lease.approved().prepared().tool()), lease.approved().prepared().kind());
+        let arguments = record.arguments;
         let progress = self.request.progress.take();
         let desk = self.desk(lease.approved().prepared());
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
         let observed = lease.approved().observers().map(|observers| (record.clone(), observers));
         let request = &self.request;
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
-        let noted = self.noted.get_or_insert_with(|| Noted::open(stated));
+        let noted = self.noted.get_or_insert_with(|| Noted::open(stated.clone()));
         let with = call::With { id, caller, noted, turn, progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
         let handed = handed.await;
@@ -246,7 +249,15 @@ impl<'p> Call<'p> {
         {
             pipeline.fleet.mark_dirty(&server, connection.id());
         }
-        Ok(sanitise::clean(answered?))
+        let raw = answered?;
+        let (catalog, observatory) = (&*pipeline.catalog, &*pipeline.observatory);
+        let finishing =
+            Finishing { catalog, observatory, stated: &stated, call: &self.request.id, tool: &tool, kind, arguments };
+        let (clean, voices) = finishing.clean(raw).await;
+        if let Some(started) = &mut self.started {
+            started.sanitised(voices);
+        }
+        Ok(clean)
     }
 
     /// Steps 1 to 3: the payload's kind, and the arguments parsed once. PreToolUse hooks are later work.

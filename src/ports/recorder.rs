@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::approval::Kind;
 use crate::model::caller::Caller;
+use crate::model::cleaning::SanitiserVoice;
 use crate::model::decision::{ConnectorVoice, Decision, Voice};
 use crate::model::digest::Digest;
 use crate::model::item::Item;
@@ -82,11 +83,13 @@ pub struct ObservedRecord {
     pub policy_set: PolicySetDigest,
     /// The arguments' digest.
     pub arguments: Digest,
-    /// What they said.
+    /// What approval components said.
     pub voices: Vec<Voice>,
     /// What those said that decide about tools of Apps.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub connectors: Vec<ConnectorVoice>,
+    /// What sanitisers said of the answer: a record of its own, under the policies in force when it arrived.
+    pub sanitisers: Vec<SanitiserVoice>,
 }
 
 /// A record could not be written.

@@ -3,6 +3,7 @@
 //! A component sees the texts of an answer as a list of targets and answers with edits, which only remove: it never
 //! supplies content (R28, R29). What a component that fails means is fixed: the answer is withheld.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,40 +11,31 @@ use serde::Serialize;
 
 use super::approval::{Kind, LogLine, Usage};
 use crate::model::caller::Caller;
+pub use crate::model::cleaning::{Class, Place};
+use crate::model::cleaning::{SanitiserSaid, SanitiserVoice};
 use crate::model::name::ToolRef;
+use crate::model::text;
 use crate::model::tool::ServerIdentity;
-use crate::model::verdict::{Fault, Label, RuleId};
-
-/// Where a text stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Place {
-    /// A text block.
-    Text,
-    /// `structuredContent`.
-    Structured,
-    /// An embedded resource.
-    Embedded,
-    /// A resource link.
-    Link,
-    /// A protocol error.
-    Error,
-    /// `_meta`, annotations and whatever stands nowhere else.
-    Metadata,
-    /// A progress message.
-    Progress,
-    /// A log message.
-    Log,
-    /// A tool's definition.
-    Description,
-}
+use crate::model::verdict::{Fault, Label, MAX_REASON, RuleId, Source};
 
 /// One text of an answer.
+///
+/// What is a value of its own has its RFC 6901 pointer. The other forms begin with a word, as no such pointer does:
+///
+/// | form | what it is | what an edit does |
+/// |---|---|---|
+/// | `/content/0/text` | a string or a number | a number goes whole, whatever span of it was meant |
+/// | `key:/structuredContent/a` | the key of the member at that pointer | a dropped key takes its value along |
+/// | `joined:/content` | the texts of all text blocks as one, where there are several | is that of the blocks it falls on |
+/// | `json:/content/0/text@17` | a string inside JSON inside the string, unescaped; its place in that string in bytes | the inner string goes whole |
+///
+/// The protocol's own keys where the protocol puts them, the types of blocks that it knows, and `true`, `false` and `null` are
+/// no targets: they say nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Where it stands.
     pub place: Place,
-    /// Its RFC 6901 pointer in the answer; a marked form for what is no value of its own (`model` of the answer says which).
+    /// Where in the answer; see above.
     pub pointer: String,
     /// The text, as all edits before have left it.
     pub text: Arc<str>,
@@ -98,36 +90,6 @@ impl Ord for Span {
 impl PartialOrd for Span {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
-    }
-}
-
-/// What a removed text was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// A key, token or password.
-    Secret,
-    /// Something about a person.
-    Personal,
-    /// An instruction to the model.
-    Instruction,
-    /// An address.
-    Address,
-    /// Anything else.
-    Other,
-}
-
-impl Class {
-    /// Returns the word as placeholders show it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Secret => "secret",
-            Self::Personal => "personal",
-            Self::Instruction => "instruction",
-            Self::Address => "address",
-            Self::Other => "other",
-        }
     }
 }
 
@@ -190,6 +152,35 @@ impl Sanitised {
     pub fn failed(fault: Fault) -> Self {
         Self { result: Err(fault), labels: Vec::new(), log: Vec::new(), usage: Usage::default() }
     }
+}
+
+impl Sanitised {
+    /// Returns what was said, as records keep it: edits are counted, and nothing of the answer is in it.
+    #[must_use]
+    pub fn voice(&self, source: &Source, observed: bool) -> SanitiserVoice {
+        let said = match &self.result {
+            Ok((Verdict::Pass, rule)) => SanitiserSaid::Pass { rule: rule.clone() },
+            Ok((Verdict::Edit(edits), rule)) => counted(edits, rule.clone()),
+            Ok((Verdict::Withhold(why), rule)) => {
+                SanitiserSaid::Withhold { rule: rule.clone(), text: text::shown(why, MAX_REASON) }
+            }
+            Err(fault) => SanitiserSaid::Fault(fault.clone()),
+        };
+        let Usage { fuel, time, heard } = self.usage;
+        SanitiserVoice { source: source.clone(), said, observed, again: false, fuel, time, heard }
+    }
+}
+
+fn counted(edits: &[Edit], rule: Option<RuleId>) -> SanitiserSaid {
+    let (mut spans, mut dropped, mut truncated) = (BTreeMap::new(), 0, 0);
+    for edit in edits {
+        match edit {
+            Edit::Replace { class, .. } => *spans.entry(*class).or_insert(0) += 1,
+            Edit::Drop { .. } => dropped += 1,
+            Edit::Truncate { .. } => truncated += 1,
+        }
+    }
+    SanitiserSaid::Edit { rule, spans, dropped, truncated }
 }
 
 /// One sanitiser, ready to be asked. The contract is that of

@@ -31,6 +31,7 @@ mod order;
 mod principals;
 mod questions;
 mod relay;
+mod sanitise;
 mod seen;
 mod state;
 mod stdio;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
+use crate::model::cleaning::SanitiserVoice;
 use crate::model::decision::{ConnectorVoice, Voice};
 use crate::model::digest::Digest;
 use crate::model::item::{CallInfo, Item, Status};
@@ -43,6 +44,8 @@ struct ItemLine<'a> {
     status: Status,
     #[serde(flatten)]
     end: Option<End<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    sanitisers: &'a [SanitiserVoice],
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<&'a Caller>,
     #[serde(flatten)]
@@ -94,6 +97,8 @@ struct ObservedLine<'a> {
     voices: &'a [Voice],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     connectors: &'a [ConnectorVoice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    sanitisers: &'a [SanitiserVoice],
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
@@ -133,6 +138,10 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             ("completed", &completed.call, completed.status, completed.completed_at, Some(end))
         }
     };
+    let sanitisers = match item {
+        Item::Started(_) => &[],
+        Item::Completed(completed) => completed.sanitisers.as_slice(),
+    };
     // Named one by one: a field that is added must be decided on here, not leak into logs.
     let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
     let line = |arguments: Option<&'_ Arguments>, cut: bool, bare: bool| {
@@ -140,6 +149,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             head: Head { r#type, time, call: id, server: tool.server.as_ref(), tool: &tool.tool },
             status,
             end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
+            sanitisers: if bare { &[] } else { sanitisers },
             caller: (!bare).then_some(caller),
             about: (!bare).then_some(About {
                 connector_id: connector_id.as_deref(),
@@ -204,7 +214,7 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
 /// # Errors
 /// When there is no line within the limit, which bounded names and ids exclude.
 pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<Vec<u8>> {
-    let line = |voices, connectors, cut| {
+    let line = |voices, connectors, sanitisers, cut| {
         let line = ObservedLine {
             head: Head {
                 r#type: "observed",
@@ -218,13 +228,14 @@ pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<V
             arguments_digest: record.arguments,
             voices,
             connectors,
+            sanitisers,
             cut,
         };
         encode(&line, max)
     };
-    match line(&record.voices, &record.connectors, false)? {
+    match line(&record.voices, &record.connectors, &record.sanitisers, false)? {
         Some(whole) => Ok(whole),
-        None => line(&[], &[], true)?.ok_or_else(too_long),
+        None => line(&[], &[], &[], true)?.ok_or_else(too_long),
     }
 }
 
@@ -287,6 +298,7 @@ pub(super) mod samples {
             outcome,
             completed_at: Timestamp::UNIX_EPOCH,
             durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
+            sanitisers: Vec::new(),
         })
     }
 

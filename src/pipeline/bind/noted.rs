@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::model::caller::Caller;
 use crate::model::name::{CallId, ToolRef};
 use crate::model::verdict::Label;
@@ -81,7 +83,39 @@ impl Stated {
         StatedCall { id, caller, kind: *kind, tool }
     }
 
-    fn now_ms(&self) -> u64 {
+    /// Returns the labels of the caller's principal.
+    ///
+    /// # Errors
+    /// [`StateFailed`]; the answer is withheld then.
+    pub async fn labels(&self) -> Result<Arc<[Label]>, StateFailed> {
+        let now_ms = self.now_ms();
+        self.off_reactor(move |state, call| state.moment(call, now_ms, Effects::None).map(|moment| moment.labels)).await
+    }
+
+    /// Sets labels of sanitisers, before the answer is shown.
+    ///
+    /// # Errors
+    /// [`StateFailed`]; the answer is withheld then.
+    pub async fn label(&self, labels: Vec<Label>) -> Result<(), StateFailed> {
+        let now_ms = self.now_ms();
+        self.off_reactor(move |state, call| state.label(call.caller, now_ms, &labels)).await
+    }
+
+    /// Returns who calls.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.call.1
+    }
+
+    /// Returns the time of day.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Returns the time of day in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.now().as_millisecond()).unwrap_or(0)
     }
 }

@@ -15,10 +15,11 @@ use super::connector::{self, BoundConnector};
 use super::decide::{ask, voice};
 use crate::model::decision::{ConnectorVoice, Voice};
 use crate::model::verdict::{Fault, FaultCode};
-use crate::ports::approval::{BoundComponent, CallFacts, Evaluation};
+use crate::ports::approval::{Bound, BoundComponent, CallFacts, Evaluation};
 use crate::ports::clock::Clock;
 use crate::ports::connector::{AppToolFacts, ConnectorEvaluation};
 use crate::ports::recorder::{DecisionRecord, ObservedRecord, Recorder};
+use crate::ports::sanitiser::{OutputFacts, Sanitised, SanitiserComponent};
 
 /// How long all observed components of one decision may take together.
 const OBSERVING: Duration = Duration::from_secs(1);
@@ -120,8 +121,45 @@ impl Observatory {
                 Ok(_place) => observers.watch().await,
                 Err(_full) => observers.given_up(),
             };
-            let at = clock.now();
-            recorder.observed(&ObservedRecord { at, call, kind, tool, policy_set, arguments, voices, connectors });
+            let (at, sanitisers) = (clock.now(), Vec::new());
+            let record = ObservedRecord { at, call, kind, tool, policy_set, arguments, voices, connectors, sanitisers };
+            recorder.observed(&record);
+        });
+    }
+
+    /// Starts to observe an answer by sanitisers, each with what it would have seen. Returns at once. `record` says whose
+    /// answer it is; time and voices are filled in.
+    pub fn start_answer(
+        &self,
+        record: ObservedRecord,
+        observers: Vec<(Bound<dyn SanitiserComponent>, Arc<OutputFacts>)>,
+    ) {
+        if observers.is_empty() {
+            return;
+        }
+        let (recorder, clock) = (Arc::clone(&self.recorder), Arc::clone(&self.clock));
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        self.tasks.spawn(async move {
+            let until = Instant::now() + OBSERVING;
+            let full = place.is_err();
+            let said = join_all(observers.iter().map(|(bound, facts)| async move {
+                let said = match &bound.component {
+                    _ if full => {
+                        Sanitised::failed(Fault::new(FaultCode::Budget, "too many answers were being observed"))
+                    }
+                    Err(fault) => Sanitised::failed(fault.clone()),
+                    Ok(loaded) => {
+                        let asked = tokio::time::timeout_at(until, loaded.sanitise(Arc::clone(facts))).await;
+                        asked.unwrap_or_else(|_elapsed| {
+                            let why = "the time for observed components was over";
+                            Sanitised::failed(Fault::new(FaultCode::Budget, why))
+                        })
+                    }
+                };
+                said.voice(&bound.source, true)
+            }));
+            let sanitisers = said.await;
+            recorder.observed(&ObservedRecord { at: clock.now(), sanitisers, ..record });
         });
     }
 

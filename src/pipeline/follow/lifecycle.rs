@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::model::cleaning::SanitiserVoice;
 use crate::model::item::{CallInfo, CompletedItem, Item, StartedItem, Status};
 use crate::model::outcome::{Code, Durations, Failure, Outcome, Stage};
 use crate::ports::clock::Clock;
@@ -20,6 +21,7 @@ pub struct Started {
     call: CallInfo,
     begun: Instant,
     sent: Option<Instant>,
+    sanitisers: Vec<SanitiserVoice>,
     spent: bool,
 }
 
@@ -29,12 +31,17 @@ impl Started {
     pub fn open(recorder: Arc<dyn Recorder>, clock: Arc<dyn Clock>, call: CallInfo, begun: Instant) -> Self {
         let item = StartedItem { call: call.clone(), status: Status::InProgress, started_at: clock.now() };
         recorder.item(&Item::Started(item));
-        Self { recorder, clock, call, begun, sent: None, spent: false }
+        Self { recorder, clock, call, begun, sent: None, sanitisers: Vec::new(), spent: false }
     }
 
     /// Notes that the request was handed over; the call's own duration counts from there.
     pub fn sent(&mut self, at: Instant) {
         self.sent = Some(at);
+    }
+
+    /// Notes what sanitisers said of the answer.
+    pub fn sanitised(&mut self, voices: Vec<SanitiserVoice>) {
+        self.sanitisers = voices;
     }
 
     /// Whether the request was handed over.
@@ -60,6 +67,7 @@ impl Started {
                 wall: self.begun.elapsed(),
                 call: self.sent.map_or(Duration::ZERO, |sent| sent.elapsed()),
             },
+            sanitisers: self.sanitisers.clone(),
         };
         self.recorder.item(&Item::Completed(item.clone()));
         item

@@ -7,6 +7,7 @@ pub(crate) mod bench;
 pub(crate) mod house;
 pub(crate) mod people;
 pub(crate) mod policy;
+pub(crate) mod sanitiser;
 pub(crate) mod server;
 
 use std::sync::Arc;

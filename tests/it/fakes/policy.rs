@@ -16,6 +16,7 @@ use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::{
     Ask, Fault, FaultCode, Label, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, Verdict,
 };
+use portcullis::pipeline::emit::sanitise::Sanitiser;
 use portcullis::ports::approval::{
     ApprovalComponent, Bound, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
 };
@@ -141,7 +142,7 @@ fn needs_asking(posture: Posture, hints: Hints) -> bool {
 }
 
 #[derive(Debug)]
-struct Everything;
+pub(crate) struct Everything;
 
 impl Matches for Everything {
     fn matches(&self, _kind: Kind, _tool: &ToolRef, _identity: ServerIdentity) -> bool {
@@ -217,6 +218,7 @@ pub(crate) fn bound_app(layer: LayerKind, name: &str, component: &Arc<Apps>) -> 
 pub(crate) struct Policies {
     baseline: Arc<dyn ApprovalComponent>,
     components: Vec<BoundComponent>,
+    sanitisers: Vec<Sanitiser>,
     postures: Vec<LayerPosture>,
     refusals: Vec<Refusal>,
     connectors: Vec<Bound<dyn ConnectorComponent>>,
@@ -228,9 +230,10 @@ impl Policies {
         Self {
             baseline: baseline(),
             components: Vec::new(),
+            connectors: Vec::new(),
+            sanitisers: Vec::new(),
             postures: Vec::new(),
             refusals: Vec::new(),
-            connectors: Vec::new(),
         }
     }
 
@@ -266,6 +269,13 @@ impl Policies {
         self
     }
 
+    /// Binds a sanitiser; see [`super::sanitiser::bound`].
+    pub(crate) fn cleaning(mut self, sanitiser: Sanitiser) -> Self {
+        self.sanitisers.push(sanitiser);
+        self.sanitisers.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
+        self
+    }
+
     pub(crate) fn posture(mut self, layer: LayerKind, change: impl FnOnce(&mut LayerPosture)) -> Self {
         let at = self.postures.iter().position(|posture| posture.layer.kind() == layer).unwrap_or_else(|| {
             self.postures.push(LayerPosture::silent(LayerRef::new(layer), layer.may_allow_by_default()));
@@ -298,7 +308,7 @@ impl Policies {
             },
             components: self.components.clone(),
             connectors: self.connectors.clone(),
-            sanitisers: Vec::new(),
+            sanitisers: self.sanitisers.clone(),
             postures: PostureLayers::new(self.postures.clone()),
             refusals: self.refusals.clone(),
             engine: Digest::of(b"no engine"),

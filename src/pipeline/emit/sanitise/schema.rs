@@ -1,0 +1,109 @@
+//! Whether what edits have left of `structuredContent` still is what the tool's output schema promises (R29).
+//!
+//! Schema and instance are a server's, so both are bounded: nothing is fetched, patterns run in linear time, and a schema
+//! whose references go round, or which would be too large with all of them written out, is taken for one that is broken.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// The most values of a schema with its references written out.
+const MAX_EXPANDED: usize = 20_000;
+/// The largest compiled pattern, in bytes.
+const MAX_PATTERN: usize = 1024 * 1024;
+
+/// Whether `instance` is valid. A schema that cannot be used says no.
+pub(super) fn holds(schema: &Value, instance: &Value) -> bool {
+    let mut sizes = HashMap::new();
+    if expanded(schema, schema, &mut sizes, 0).is_none_or(|size| size > MAX_EXPANDED) {
+        return false;
+    }
+    let patterns = jsonschema::PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+    let validator = jsonschema::options().with_pattern_options(patterns).should_validate_formats(false).build(schema);
+    validator.is_ok_and(|validator| validator.is_valid(instance))
+}
+
+/// Returns how many values the schema has with its references written out; `None` for references that go round, lead
+/// nowhere or out of the schema, and for a total that is too large.
+fn expanded(root: &Value, value: &Value, sizes: &mut HashMap<String, Option<usize>>, depth: usize) -> Option<usize> {
+    if depth > 256 {
+        return None;
+    }
+    let mut total: usize = 1;
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                let size = match (key.as_str(), member) {
+                    ("$ref", Value::String(reference)) => match sizes.get(reference) {
+                        // `None` while it is being measured: it goes round.
+                        Some(known) => (*known)?,
+                        None => {
+                            let target = root.pointer(reference.strip_prefix('#')?)?;
+                            sizes.insert(reference.clone(), None);
+                            let size = expanded(root, target, sizes, depth + 1)?;
+                            sizes.insert(reference.clone(), Some(size));
+                            size
+                        }
+                    },
+                    ("$dynamicRef" | "$recursiveRef", Value::String(_)) => return None,
+                    _ => expanded(root, member, sizes, depth + 1)?,
+                };
+                total = total.saturating_add(size);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                total = total.saturating_add(expanded(root, item, sizes, depth + 1)?);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    (total <= MAX_EXPANDED).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn r29_a_valid_instance_holds_and_another_one_does_not() {
+        let schema = json!({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]});
+        assert!(holds(&schema, &json!({"n": 1})));
+        assert!(!holds(&schema, &json!({"n": "[redacted: secret]"})));
+        assert!(!holds(&schema, &json!({})));
+    }
+
+    #[test]
+    fn references_within_the_schema_are_followed() {
+        let schema = json!({"$defs":{"n":{"type":"integer"}},"properties":{"a":{"$ref":"#/$defs/n"}}});
+        assert!(holds(&schema, &json!({"a": 1})));
+        assert!(!holds(&schema, &json!({"a": "x"})));
+    }
+
+    #[test]
+    fn a_schema_that_goes_round_out_or_on_for_ever_holds_for_nothing() {
+        let mut bomb = serde_json::Map::new();
+        for level in 0..40 {
+            let next = format!("#/$defs/{}", level + 1);
+            bomb.insert(level.to_string(), json!({"allOf": [{"$ref": next}, {"$ref": next}]}));
+        }
+        bomb.insert("40".to_owned(), json!({}));
+        for bad in [
+            json!({"$ref": "#"}),
+            json!({"$ref": "https://example.org/schema"}),
+            json!({"$ref": "#/nowhere"}),
+            json!({"$ref": "#/$defs/0", "$defs": bomb}),
+            json!({"type": "no such type"}),
+        ] {
+            assert!(!holds(&bad, &json!({"a": 1})), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns_run_in_linear_time() {
+        let schema = json!({"properties":{"a":{"type":"string","pattern":"^(a+)+$"}}});
+        assert!(!holds(&schema, &json!({"a": format!("{}!", "a".repeat(50_000))})));
+    }
+}
