@@ -133,6 +133,7 @@ fn state(status: &LayerStatus) -> (anstyle::Style, &'static str) {
         LayerState::Applied => (GOOD, "in force"),
         LayerState::Absent => (FAINT, "absent"),
         LayerState::Untrusted => (WARN, "not trusted"),
+        LayerState::Refused(_) => (WARN, "not read by a requirement"),
         LayerState::Changed(_) => (WARN, "changed since it was trusted"),
         LayerState::Broken(_) => (BAD, "cannot be read"),
     }

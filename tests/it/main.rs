@@ -30,6 +30,7 @@ mod order;
 mod principals;
 mod questions;
 mod relay;
+mod requirements;
 mod seen;
 mod stdio;
 mod streams;
