@@ -182,6 +182,15 @@ pub fn read_component(entry: &PolicyEntry, user: u32) -> Result<ComponentBytes, 
     }
 }
 
+/// Reads a file inside its own folder once, at most [`MAX_COMPONENT`] bytes. `None`: it does not exist.
+///
+/// # Errors
+/// It cannot be read, is no regular file, is too large, or is a link out of its folder.
+pub fn read_file(path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    read_inside(folder, Path::new(path.file_name().unwrap_or_default()), None, MAX_COMPONENT)
+}
+
 /// Returns where a component's signature is: beside it, with `.sig` appended.
 #[must_use]
 pub fn signature_file(component: &Path) -> PathBuf {

@@ -16,7 +16,7 @@ use super::problem::Problem;
 use super::requirements_keys::{LayerName, RequirementsTable, ServerRequirement, anchored};
 use super::server::{ResolvedServer, StdioLaunch, Transport};
 use super::signature::{PublicKey, Signature};
-use super::stack::Layer;
+use super::stack::{Layer, Resolved};
 use super::template::Template;
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -225,6 +225,16 @@ struct Demand {
     layer: LayerRef,
     sha256: Option<BTreeSet<Digest>>,
     signers: Option<Vec<PublicKey>>,
+}
+
+/// Returns every key that some requirement accepts signatures of.
+#[must_use]
+pub fn signers(resolved: &Resolved) -> Vec<PublicKey> {
+    let components = resolved.requirements.iter().filter_map(|source| source.table.components.as_ref());
+    components
+        .flat_map(|components| components.signers.iter().flatten())
+        .filter_map(|(_, key)| PublicKey::parse(key).ok())
+        .collect()
 }
 
 /// Why a component may not be loaded.

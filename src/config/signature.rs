@@ -7,12 +7,17 @@
 //! A private key is in a file of its own, which only its owner may read; it is never printed, logged or given as an argument.
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 
+use super::open::{OpenError, check_owner, check_regular, open, read_bounded};
 use crate::model::digest::Digest;
 use crate::model::secret::Secret;
 use crate::model::text::shown;
@@ -44,6 +49,44 @@ pub enum SignatureError {
     /// The system has no randomness.
     #[error("no key could be made: the system gives no randomness")]
     Random,
+}
+
+/// Keeps a new private key in a file that must not exist; only its owner may read it.
+///
+/// # Errors
+/// The file exists or cannot be written.
+pub fn keep_key(path: &Path, text: &Secret) -> Result<(), OpenError> {
+    let failed = |error| OpenError::Io(path.to_owned(), error);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(text.expose().as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Reads a private key's file, which nobody but its owner may read. `Ok(None)`: there is none.
+///
+/// # Errors
+/// Others may read or write it, somebody else owns it, or it is none of ours.
+pub fn read_key(path: &Path, user: u32) -> Result<Option<PrivateKey>, KeyError> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    let stat = check_regular(&file, path)?;
+    check_owner(&stat, user, path, false)?;
+    if stat.st_mode & 0o077 != 0 {
+        return Err(KeyError::Readable(path.to_owned()));
+    }
+    Ok(Some(PrivateKey::parse(&read_bounded(file, path, MAX_TEXT)?)?))
+}
+
+/// Why a private key's file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Others may read it.
+    #[error("`{}` can be read by others; `chmod 600` it, and think of a new key", shown(&.0.display().to_string(), 300))]
+    Readable(PathBuf),
+    /// It cannot be opened or read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It is no key.
+    #[error(transparent)]
+    Form(#[from] SignatureError),
 }
 
 /// Who may sign.

@@ -424,6 +424,7 @@ fn merge(
     });
     let servers: BTreeMap<_, _> = servers.collect();
     let policies = policies(layers, &sources, &servers);
+    let warnings = super::matcher::unmatched_servers(layers, &servers);
     Resolved {
         postures: PostureLayers::new(layers.iter().map(posture).collect()),
         digest: digest(&statuses),
@@ -434,7 +435,7 @@ fn merge(
         policies,
         apps: apps::settings(layers),
         requirements: sources,
-        warnings: Vec::new(),
+        warnings,
         gateway,
         output,
         limits,

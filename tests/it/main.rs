@@ -34,6 +34,7 @@ mod requirements;
 mod seen;
 mod stdio;
 mod streams;
+mod supply;
 mod upstream;
 mod upstream_process;
 mod vectors;

@@ -247,10 +247,9 @@ fn r2_a_delegated_key_is_the_delegating_layers_own_value_and_no_others() {
 
 #[test]
 fn who_has_nothing_to_delegate_may_not_say_so() {
-    for text in ["[delegate]\nmay_allow = ['session']\n"] {
-        assert!(resolved(&[(Session, text)]).refusals[0].contains("nothing to leave to others"));
-        assert!(problems(&resolved(&[(Project, text)])).contains("nothing to leave to others"));
-    }
+    let text = "[delegate]\nmay_allow = ['session']\n";
+    assert!(resolved(&[(Session, text)]).refusals[0].contains("nothing to leave to others"));
+    assert!(problems(&resolved(&[(Project, text)])).contains("nothing to leave to others"));
     assert!(!resolved(&[(User, "[delegate]\nmay_allow = ['project']\n")]).refusals.is_empty());
 }
 
@@ -324,4 +323,16 @@ proptest! {
             prop_assert!(!one.may_allow || other.may_allow);
         }
     }
+}
+
+#[test]
+fn a_match_of_no_configured_server_is_a_warning_that_names_the_nearest() {
+    let user = "[mcp_servers.files]\ncommand = 'a'\n[[policies]]\nname = 'p'\ncomponent = 'p.wasm'\n\
+                match = { servers = ['fils', 'f*', 'files'] }\n";
+    let resolved = sound(&[(User, user)]);
+    let [warning] = resolved.warnings.as_slice() else { panic!("{:?}", resolved.warnings) };
+    let text = warning.to_string();
+    assert!(text.contains("of the policy `p`") && text.ends_with("(did you mean `files`?)"), "{text}");
+    assert_eq!(warning.line, Some(6), "{text}");
+    assert!(resolved.problems.is_empty(), "{}", problems(&resolved));
 }
