@@ -136,6 +136,9 @@ Examples:
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
+    /// Sign policy components, and verify signatures
+    #[command(subcommand)]
+    Policy(Policy),
     /// Log in to an HTTP server by OAuth, in the browser
     ///
     /// Finds the server's authorisation server, prints where to go, waits for the browser to come back to this machine, and
@@ -203,6 +206,53 @@ Example:
 Example:
   portcullis config check --config candidate.toml")]
     Check,
+}
+
+/// What to do with a policy component.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Sign a component with an Ed25519 key
+    ///
+    /// Writes the signature beside the component, with `.sig` appended, and prints the public key, which
+    /// `[requirements.components]` lists under `signers`. The private key is read from a file that only you may read.
+    #[command(after_long_help = "\
+Examples:
+  portcullis policy sign paths.wasm --new-key release.key
+  portcullis policy sign paths.wasm --key release.key --format json")]
+    Sign(Sign),
+    /// Verify the signature beside a component; exits 3 if it does not hold
+    ///
+    /// Without `--pub`, a signature of any key that the configuration's requirements list counts.
+    #[command(after_long_help = "\
+Examples:
+  portcullis policy verify paths.wasm
+  portcullis policy verify paths.wasm --pub \"$RELEASE_KEY\"")]
+    Verify(Verify),
+}
+
+/// What to sign, and with which key.
+#[derive(Debug, Args)]
+pub(crate) struct Sign {
+    /// The component
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The file with the private key
+    #[arg(long, value_name = "KEYFILE", required_unless_present = "new_key")]
+    pub key: Option<PathBuf>,
+    /// Make a key, and keep it in this file, which must not exist
+    #[arg(long, value_name = "KEYFILE", conflicts_with = "key")]
+    pub new_key: Option<PathBuf>,
+}
+
+/// Which component, and whose signature.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The component
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The public key, in base64
+    #[arg(long = "pub", value_name = "KEY")]
+    pub public: Option<String>,
 }
 
 /// Which server, and how.

@@ -25,6 +25,7 @@ pub(crate) fn show(global: &Global) -> Result<Exit, Trouble> {
             "layers": resolved.layers.iter().map(layer).collect::<Vec<_>>(),
             "values": values,
             "problems": resolved.problems,
+            "warnings": resolved.warnings,
             "refusals": resolved.refusals,
             "digest": resolved.digest,
         }))?,
@@ -41,9 +42,13 @@ pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
     resolved.problems.extend(unusable);
     let wrong = resolved.problems.len().max(resolved.refusals.len());
     match global.format {
-        Format::Human if wrong == 0 => render::data("The configuration is in order.\n")?,
+        Format::Human if wrong == 0 => {
+            render::data(&format!("{}The configuration is in order.\n", problems(&resolved, render::width())))?;
+        }
         Format::Human => render::data(&problems(&resolved, render::width()))?,
-        Format::Json => render::json(&json!({ "problems": resolved.problems, "refusals": resolved.refusals }))?,
+        Format::Json => render::json(
+            &json!({ "problems": resolved.problems, "warnings": resolved.warnings, "refusals": resolved.refusals }),
+        )?,
     }
     Ok(if wrong == 0 { Exit::Done } else { Exit::Usage })
 }
@@ -101,7 +106,7 @@ fn human(resolved: &Resolved, values: &[Shown]) -> String {
         let text = shown(&value.value, 1000);
         out.push_str(&format!("  {} = {text}  {}\n", shown(&value.key, 300), styled(FAINT, &format!("# {origin}"))));
     }
-    if !(resolved.problems.is_empty() && resolved.refusals.is_empty()) {
+    if !(resolved.problems.is_empty() && resolved.warnings.is_empty() && resolved.refusals.is_empty()) {
         out.push_str(&format!("{}\n", styled(STRONG, "problems")));
         out.push_str(&problems(resolved, width));
     }
@@ -112,6 +117,9 @@ fn problems(resolved: &Resolved, width: usize) -> String {
     let mut out = String::new();
     for refusal in &resolved.refusals {
         out.push_str(&field(0, "refusal:", &shown(refusal, 1000), width));
+    }
+    for warning in &resolved.warnings {
+        out.push_str(&field(0, "warning:", &shown(&warning.to_string(), 1000), width));
     }
     for problem in &resolved.problems {
         out.push_str(&field(0, "problem:", &shown(&problem.to_string(), 1000), width));
@@ -133,6 +141,7 @@ fn state(status: &LayerStatus) -> (anstyle::Style, &'static str) {
         LayerState::Applied => (GOOD, "in force"),
         LayerState::Absent => (FAINT, "absent"),
         LayerState::Untrusted => (WARN, "not trusted"),
+        LayerState::Refused(_) => (WARN, "not read by a requirement"),
         LayerState::Changed(_) => (WARN, "changed since it was trusted"),
         LayerState::Broken(_) => (BAD, "cannot be read"),
     }

@@ -14,6 +14,7 @@ mod explain;
 mod login;
 mod logout;
 mod logs;
+mod policy;
 mod serve;
 mod setup;
 mod stdio;
@@ -41,6 +42,8 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
     match command {
         Command::Config(args::Config::Show) => config::show(&global),
         Command::Config(args::Config::Check) => config::check(&global),
+        Command::Policy(args::Policy::Sign(sign)) => policy::sign(&global, &sign),
+        Command::Policy(args::Policy::Verify(verify)) => policy::verify(&global, &verify),
         Command::Trust(trust) => trust::run(&global, &trust),
         other => on_runtime(other, &global),
     }
@@ -58,7 +61,7 @@ fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
             Command::Demo => Box::pin(demo::run(global)).await,
             Command::Login(login) => Box::pin(login::run(global, &login)).await,
             Command::Logout { server } => Box::pin(logout::run(global, &server)).await,
-            Command::Config(_) | Command::Trust(_) => Ok(Exit::Done),
+            Command::Config(_) | Command::Policy(_) | Command::Trust(_) => Ok(Exit::Done),
         }
     });
     // A thread that reads a terminal or stdin cannot be interrupted.

@@ -50,7 +50,7 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     let places = places()?;
     let resolved = Arc::new(resolve(global, &places));
     let told = |problem: &&Problem| resolved.refusals.iter().any(|refusal| refusal.contains(&problem.message));
-    for problem in resolved.problems.iter().filter(|problem| !told(problem)) {
+    for problem in resolved.problems.iter().filter(|problem| !told(problem)).chain(&resolved.warnings) {
         render::talk(&format!("{}: {problem}", render::styled(render::WARN, "warning")));
     }
     for refusal in &resolved.refusals {

@@ -6,10 +6,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::apps::{self, AppsTable};
+use super::requirements::may_require;
+use super::requirements_keys::{DelegateTable, RequirementsTable};
+use crate::model::layer::LayerKind;
 use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
-pub const NOT_ENFORCED: [&str; 7] = ["requirements", "hooks", "reviewer", "plugins", "apps", "granular", "records"];
+pub const NOT_ENFORCED: [&str; 5] = ["hooks", "reviewer", "plugins", "granular", "records"];
 
 /// The limit of gateway names where nobody sets one: leaves room for a client's own prefix within 64 (R39).
 pub const DEFAULT_NAME_LIMIT: u16 = 46;
@@ -38,6 +42,12 @@ pub struct Settings {
     pub gateway: Option<GatewayTable>,
     /// Bounds on calls; the smallest value of all layers counts (R2).
     pub limits: Option<LimitsTable>,
+    /// Apps, by connector id; `_default` holds where an app says nothing.
+    pub apps: Option<AppsTable>,
+    /// What less trusted layers must keep to; only in managed, system and organisation.
+    pub requirements: Option<RequirementsTable>,
+    /// What is left to less trusted layers; not in projects and session.
+    pub delegate: Option<DelegateTable>,
 }
 
 /// `[gateway]`.
@@ -88,6 +98,30 @@ impl Settings {
         }
         if limits.concurrent_calls.is_some_and(|n| !(1..=65_536).contains(&n)) {
             faults.push(("limits.concurrent_calls", "must lie between 1 and 65536".to_owned()));
+        }
+        faults
+    }
+
+    /// Returns what is wrong with the sections that not every kind of layer may have: key and message.
+    pub(crate) fn section_faults(&self, kind: LayerKind) -> Vec<(String, String)> {
+        let below = |section: &'static str| {
+            move |(key, message): (String, String)| {
+                let key = if key.is_empty() { section.to_owned() } else { format!("{section}.{key}") };
+                (key, message)
+            }
+        };
+        let mut faults: Vec<_> = self.apps.iter().flat_map(apps::faults).map(below("apps")).collect();
+        match &self.requirements {
+            Some(_) if !may_require(kind) => {
+                let message = "only the managed, system and organisation layers may have requirements";
+                faults.push(("requirements".to_owned(), message.to_owned()));
+            }
+            Some(requirements) => faults.extend(requirements.faults().into_iter().map(below("requirements"))),
+            None => {}
+        }
+        if self.delegate.is_some() && kind < LayerKind::User {
+            let message = "this layer has nothing to leave to others; only user, organisation, system and managed have";
+            faults.push(("delegate".to_owned(), message.to_owned()));
         }
         faults
     }

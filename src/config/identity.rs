@@ -131,7 +131,7 @@ impl Likeness {
 }
 
 /// Whether a program is known to run what its arguments name: then it says nothing about what the server is.
-fn is_runner(name: &str) -> bool {
+pub(crate) fn is_runner(name: &str) -> bool {
     const RUNNERS: [&str; 23] = [
         "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "node", "uv", "uvx", "pipx", "ruby", "perl", "php",
         "java", "dotnet", "docker", "podman", "sh", "bash", "zsh", "env", "cargo",
@@ -176,8 +176,15 @@ fn normal_url(url: &str) -> String {
     format!("{scheme}://{host}{}", path.trim_end_matches('/'))
 }
 
+/// An address as a client would take it, `..` and escapes of the host resolved. `None`: it is none for a client of ours.
+pub(crate) fn parsed_url(url: &str) -> Option<String> {
+    let url = url::Url::parse(url).ok()?;
+    let plain = url.has_host() && url.username().is_empty() && url.password().is_none();
+    plain.then(|| normal_url(url.as_str()))
+}
+
 /// A prefix ends at a border of a path segment or the host (R5).
-fn url_is_below(url: &str, prefix: &str) -> bool {
+pub(crate) fn url_is_below(url: &str, prefix: &str) -> bool {
     url.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
 }
 

@@ -10,7 +10,10 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use super::identity::Likeness;
 use super::policy_keys::{KindName, MatchTable};
+use super::problem::Problem;
 use super::server::ResolvedServer;
+use super::stack::Layer;
+use super::unknown::closest;
 use crate::model::layer::LayerKind;
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::tool::ServerIdentity;
@@ -74,6 +77,27 @@ impl Matcher {
             && self.tools.as_ref().is_none_or(|tools| tools.is_match(tool.as_str()))
             && self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&kind))
     }
+}
+
+/// Warns of every pattern of a policy's `match.servers` that no configured server's name fits, with the nearest name.
+pub(crate) fn unmatched_servers(layers: &[Layer], servers: &BTreeMap<ServerName, ResolvedServer>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for layer in layers {
+        let readable = layer.file.policies.iter().filter(|item| item.entry.is_ok());
+        for (item, pattern) in readable.flat_map(|i| i.matches.servers.iter().flatten().map(move |p| (i, p))) {
+            let Ok(glob) = Glob::new(pattern) else { continue };
+            let glob = glob.compile_matcher();
+            if servers.keys().any(|name| glob.is_match(name.as_str())) {
+                continue;
+            }
+            let key = format!("{}.match.servers", item.key);
+            let line = layer.file.lines.get(&key).copied();
+            let message = format!("of the policy `{}`: no configured server is called `{pattern}`", item.name);
+            let suggestion = closest(pattern, servers.keys().map(ServerName::as_str));
+            found.push(Problem { suggestion, ..Problem::at(&layer.reference, line, &key, message) });
+        }
+    }
+    found
 }
 
 fn glob_set(patterns: &[String]) -> Result<GlobSet, globset::Error> {

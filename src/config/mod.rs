@@ -4,10 +4,14 @@
 //! that name file, line and key (`parse`, `unknown`), and merges what it found (`stack`, `server`, `policy_ref`): ordinary
 //! values replace each other, what restricts never does. Projects count only as far as the user trusts them (`trust`).
 //!
+//! Requirements of more trusted layers restrict the choices of less trusted ones before anything is merged (`requirements`).
+//!
 //! Fails closed and never half: an entry that cannot be read denies or is disabled, a layer that cannot be read refuses every
 //! call, and [`Resolved`] says so. Prints nothing, starts nothing, resolves no secret; watching for changes is the host's.
 
+pub mod apps;
 pub mod data;
+mod delegate;
 pub mod discover;
 pub mod docs;
 pub mod endpoint;
@@ -19,9 +23,12 @@ pub mod parse;
 pub mod policy_keys;
 pub mod policy_ref;
 pub mod problem;
+pub mod requirements;
+pub mod requirements_keys;
 pub mod server;
 pub mod server_keys;
 pub mod show;
+pub mod signature;
 pub mod stack;
 pub mod template;
 pub mod transport;

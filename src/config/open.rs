@@ -84,8 +84,8 @@ pub fn read_owned(path: &Path, user: u32, max: u64) -> Result<Option<Vec<u8>>, O
     read_bounded(file, path, max).map(Some)
 }
 
-/// Opens for reading without blocking. `None`: it does not exist.
-fn open(path: &Path) -> Result<Option<File>, OpenError> {
+/// Opens for reading without blocking. `None`: it does not exist. What it is must be checked through the handle.
+pub(crate) fn open(path: &Path) -> Result<Option<File>, OpenError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(handle) => Ok(Some(File::from(handle))),

@@ -83,6 +83,9 @@ pub fn parse(text: &str, layer: &LayerRef) -> Result<LayerFile, Vec<Problem>> {
     for (key, message) in file.settings.faults() {
         fatal.push(Problem::at(layer, file.lines.get(key).copied(), key, message));
     }
+    for (key, message) in file.settings.section_faults(layer.kind()) {
+        fatal.push(Problem::at(layer, file.lines.get(&key).copied(), &key, message));
+    }
     source.servers(servers, &mut file, &mut fatal);
     source.policies(policies, &mut file, &mut fatal);
     if fatal.is_empty() { Ok(file) } else { Err(fatal) }

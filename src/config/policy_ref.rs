@@ -15,7 +15,9 @@ use serde_json::Value;
 use super::matcher::Matcher;
 use super::open::{OpenError, check_owner, check_regular, read_bounded};
 use super::parse::PolicyItem;
-use super::policy_keys::{Mode, PolicyLimitsTable, to_json};
+use super::policy_keys::{MatchTable, Mode, PolicyLimitsTable, to_json};
+use super::requirements::{Floor, Unmet};
+use super::signature::MAX_TEXT;
 use super::stack::Layer;
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -48,6 +50,12 @@ pub struct PolicyEntry {
     pub on_failure: OnFailure,
     /// Its bounds; unset ones are the engine's defaults.
     pub limits: PolicyLimitsTable,
+    /// The most that requirements permit, whatever `limits` and the defaults say; `class` is never set.
+    pub most: PolicyLimitsTable,
+    /// What requirements say about its bytes.
+    pub(crate) floor: Floor,
+    /// What it matches, as written; everything if that cannot be read.
+    pub matches: MatchTable,
     /// The folder that it may read, relative to `folder`.
     pub data: Option<PathBuf>,
     /// Its settings; an object.
@@ -81,6 +89,14 @@ pub enum ComponentError {
         /// What was found.
         found: Digest,
     },
+    /// A requirement refuses it.
+    #[error("the component `{}` is {unmet}", shown(&path.display().to_string(), 300))]
+    Unmet {
+        /// The file.
+        path: PathBuf,
+        /// The requirement.
+        unmet: Unmet,
+    },
 }
 
 /// A component's bytes and their digest.
@@ -93,7 +109,7 @@ pub struct ComponentBytes {
 }
 
 impl PolicyEntry {
-    pub(crate) fn new(item: &PolicyItem, layer: &Layer, matcher: Matcher) -> Self {
+    pub(crate) fn new(item: &PolicyItem, layer: &Layer, matcher: Matcher, floor: Floor) -> Self {
         let table = item.entry.as_ref().ok();
         let path = |path: &String| PathBuf::from(path);
         let component = table.map(|table| path(&table.component)).unwrap_or_default();
@@ -115,13 +131,16 @@ impl PolicyEntry {
             sha256: pinned.or(bound),
             matcher,
             observe: table.is_some_and(|table| table.mode == Some(Mode::Observe)),
-            on_failure: table.and_then(|table| table.on_failure).unwrap_or_default(),
+            on_failure: floor.on_failure(table.and_then(|table| table.on_failure).unwrap_or_default()),
             limits: table.and_then(|table| table.limits).unwrap_or_default(),
             data: table.and_then(|table| table.data.as_ref()).map(path),
             settings: table
                 .and_then(|table| to_json(table.settings.as_ref()?).ok())
                 .unwrap_or_else(|| Value::Object(serde_json::Map::new())),
             may_allow: layer.may_allow,
+            most: floor.most,
+            floor,
+            matches: item.matches.clone(),
             broken,
             component,
         }
@@ -144,16 +163,40 @@ pub fn read_component(entry: &PolicyEntry, user: u32) -> Result<ComponentBytes, 
         return Err(ComponentError::Broken(broken.clone()));
     }
     let path = entry.component_path();
-    let bytes = match read_inside(&entry.folder, &entry.component, owner(&entry.layer, user), MAX_COMPONENT) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(ComponentError::Missing(path)),
-        Err(error) => return Err(ComponentError::Unusable(error)),
+    let read = |file: &Path, max| {
+        read_inside(&entry.folder, file, owner(&entry.layer, user), max).map_err(ComponentError::Unusable)
     };
+    let Some(bytes) = read(&entry.component, MAX_COMPONENT)? else { return Err(ComponentError::Missing(path)) };
     let found = Digest::of(&bytes);
     match entry.sha256 {
-        Some(wanted) if wanted != found => Err(ComponentError::Digest { path, wanted, found }),
-        _ => Ok(ComponentBytes { bytes, digest: found }),
+        Some(wanted) if wanted != found => return Err(ComponentError::Digest { path, wanted, found }),
+        Some(_) | None => {}
     }
+    let signature = match entry.floor.needs_signature() {
+        true => read(&signature_file(&entry.component), MAX_TEXT)?,
+        false => None,
+    };
+    match entry.floor.check(found, signature.as_deref()) {
+        Ok(()) => Ok(ComponentBytes { bytes, digest: found }),
+        Err(unmet) => Err(ComponentError::Unmet { path, unmet }),
+    }
+}
+
+/// Reads a file inside its own folder once, at most [`MAX_COMPONENT`] bytes. `None`: it does not exist.
+///
+/// # Errors
+/// It cannot be read, is no regular file, is too large, or is a link out of its folder.
+pub fn read_file(path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    read_inside(folder, Path::new(path.file_name().unwrap_or_default()), None, MAX_COMPONENT)
+}
+
+/// Returns where a component's signature is: beside it, with `.sig` appended.
+#[must_use]
+pub fn signature_file(component: &Path) -> PathBuf {
+    let mut name = component.as_os_str().to_owned();
+    name.push(".sig");
+    name.into()
 }
 
 /// Who must own a layer's components: nobody in particular for what only the session or the project vouches for.

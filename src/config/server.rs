@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::problem::Problem;
+use super::requirements::{Source, refused_server};
 use super::server_keys::{Auth, Exposure, Lifecycle, RestartTable, RestartWhen, ServerTable, Sharing, seconds};
 use super::stack::Layer;
 use super::template::Template;
@@ -133,6 +134,7 @@ impl ToolFilter {
 pub(crate) fn resolve(
     name: &ServerName,
     layers: &[Layer],
+    sources: &[Source],
     path: Option<&std::ffi::OsStr>,
     problems: &mut Vec<Problem>,
 ) -> Option<ResolvedServer> {
@@ -177,7 +179,8 @@ pub(crate) fn resolve(
     for (layer, table) in &tables {
         tighten(&mut server, &layer.reference, table);
     }
-    server.enabled = enabled(&server, definition, broken, &tables);
+    server.enabled = enabled(&server, definition, broken, &tables)
+        .and_then(|()| refused_server(&server, sources).map_or(Ok(()), Err));
     server.digest = digest(&server);
     Some(server)
 }

@@ -41,6 +41,7 @@ pub fn effective(resolved: &Resolved) -> Vec<Shown> {
         list.server(server);
     }
     list.policies();
+    list.tables();
     list.shown
 }
 
@@ -173,6 +174,27 @@ impl List<'_> {
         for (tool, limit) in &server.output_token_limits {
             let key = join(&own("tools"), tool.as_str());
             self.push(&format!("{key}.output_token_limit"), i64::from(*limit), layer);
+        }
+    }
+
+    /// Requirements and apps, as each layer has them: they stand side by side (R1).
+    fn tables(&mut self) {
+        let resolved = self.resolved;
+        for source in &resolved.requirements {
+            self.table("requirements", &source.shown(), source.layer());
+        }
+        for (layer, settings) in &resolved.apps {
+            self.table("apps", &settings["apps"], layer);
+        }
+    }
+
+    fn table(&mut self, path: &str, value: &serde_json::Value, layer: &LayerRef) {
+        match value {
+            serde_json::Value::Null => {}
+            serde_json::Value::Object(members) => {
+                members.iter().for_each(|(key, below)| self.table(&join(path, key), below, layer));
+            }
+            other => self.push_text(path, other.to_string(), layer, path),
         }
     }
 

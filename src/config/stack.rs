@@ -20,8 +20,10 @@ use super::matcher::Matcher;
 use super::parse::{LayerFile, parse};
 use super::policy_ref::PolicyEntry;
 use super::problem::Problem;
+use super::requirements::{self, Floor, Source};
 use super::server::{self, ResolvedServer};
 use super::trust::{Standing, TrustStore, TrustedProject};
+use super::{apps, delegate};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName};
@@ -48,6 +50,13 @@ pub struct Resolved {
     pub output: Output,
     /// Bounds on calls.
     pub limits: CallLimits,
+    /// What `connector-baseline` is set to, for each layer that speaks about Apps, most trusted layer first:
+    /// `{"apps": the layer's table, "managed": the requirements of that layer and of more trusted ones}`.
+    pub apps: Vec<(LayerRef, serde_json::Value)>,
+    /// What each layer demands of less trusted ones, most trusted layer first.
+    pub(crate) requirements: Vec<Source>,
+    /// What is likely to be a mistake, but may be meant.
+    pub warnings: Vec<Problem>,
     /// Digest over the kind, place and content of every layer in force; changes when any of them does.
     pub digest: Digest,
 }
@@ -83,18 +92,14 @@ impl<T> Sourced<T> {
 
 impl<T: PartialOrd> Sourced<T> {
     /// A restricting value: any layer may lower it, none may raise what another set (R2).
-    fn lower(&mut self, value: Option<T>, layer: &LayerRef) {
+    /// Who may not allow may not go beyond a builtin bound either (R3).
+    fn lower(&mut self, value: Option<T>, layer: &LayerRef, may_allow: bool) {
         if let Some(value) = value
-            && (self.layer.kind() == LayerKind::Builtin && may_raise(layer) || value < self.value)
+            && (self.layer.kind() == LayerKind::Builtin && may_allow || value < self.value)
         {
             *self = Self { value, layer: layer.clone() };
         }
     }
-}
-
-/// Who may go beyond a builtin bound: as with allows, session and project may not (R3).
-fn may_raise(layer: &LayerRef) -> bool {
-    layer.kind().may_allow_by_default()
 }
 
 /// `[gateway]`.
@@ -145,6 +150,8 @@ pub enum LayerState {
     Absent,
     /// A project that the user has not trusted: it has no effect.
     Untrusted,
+    /// A requirement says that it is not read.
+    Refused(String),
     /// A project that changed since it was trusted; the last trusted copy keeps restricting, and defines nothing (R7).
     Changed(String),
     /// It is there and cannot be read.
@@ -181,12 +188,24 @@ pub(crate) struct Layer {
 pub fn load(places: &Places, session: &SessionSources) -> Resolved {
     let mut reading =
         Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
-    for candidate in discover(places, session) {
-        reading.read(candidate);
+    let candidates = discover(places, session);
+    let refused = requirements::refuses_projects(&candidates);
+    for candidate in candidates {
+        match &refused {
+            Some(by) if candidate.layer.kind() == LayerKind::Project => reading.not_read(candidate, by),
+            _ => reading.read(candidate),
+        }
     }
     reading.check_managed();
-    let Reading { layers, statuses, refusals, problems, .. } = reading;
-    merge(&layers, statuses, refusals, problems, places)
+    let Reading { mut layers, statuses, refusals, mut problems, .. } = reading;
+    let sources = requirements::sources(&layers);
+    // What was taken cannot be given on, and what was given can be taken.
+    requirements::take_right(&mut layers, &sources);
+    delegate::give_right(&mut layers);
+    requirements::take_right(&mut layers, &sources);
+    requirements::restrict(&mut layers, &sources, &mut problems);
+    delegate::step_aside(&mut layers);
+    merge(&layers, sources, statuses, refusals, problems, places)
 }
 
 struct Reading<'a> {
@@ -218,6 +237,20 @@ impl Reading<'_> {
                 } else {
                     self.apply(&candidate, text, digest, None);
                 }
+            }
+        }
+    }
+
+    /// `projects = false` of a requirement. The user's own file that lies in a project still restricts (R6).
+    fn not_read(&mut self, candidate: Candidate, by: &LayerRef) {
+        let why = format!("`requirements.projects` of the {by} layer");
+        match &candidate.content {
+            Content::Text(text, digest) if candidate.users => self.restrict(&candidate, text.as_str(), *digest),
+            Content::Broken(why) if candidate.users => self.broken(&candidate, None, why.clone(), vec![]),
+            Content::Absent => self.status(&candidate, None, LayerState::Absent),
+            Content::Text(..) | Content::Broken(_) => {
+                self.problems.push(Problem::of_layer(&candidate.layer, format!("is not read: refused by {why}")));
+                self.status(&candidate, None, LayerState::Refused(why));
             }
         }
     }
@@ -360,6 +393,7 @@ impl Reading<'_> {
 
 fn merge(
     layers: &[Layer],
+    sources: Vec<Source>,
     statuses: Vec<LayerStatus>,
     refusals: Vec<String>,
     mut problems: Vec<Problem>,
@@ -380,15 +414,17 @@ fn merge(
         output.tool_output_token_limit.replace(settings.tool_output_token_limit.map(Some), from);
         let table = settings.limits.clone().unwrap_or_default();
         let timeout = table.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).ok());
-        limits.ask_timeout.lower(timeout, &layer.definer);
-        limits.concurrent_calls.lower(table.concurrent_calls, &layer.definer);
+        limits.ask_timeout.lower(timeout, &layer.definer, layer.may_allow);
+        limits.concurrent_calls.lower(table.concurrent_calls, &layer.definer, layer.may_allow);
     }
     let names: BTreeSet<_> = layers.iter().flat_map(|layer| layer.file.servers.keys()).collect();
     let servers = names.into_iter().filter_map(|name| {
-        server::resolve(name, layers, places.path.as_deref(), &mut problems).map(|server| (name.clone(), server))
+        server::resolve(name, layers, &sources, places.path.as_deref(), &mut problems)
+            .map(|server| (name.clone(), server))
     });
     let servers: BTreeMap<_, _> = servers.collect();
-    let policies = policies(layers, &servers);
+    let policies = policies(layers, &sources, &servers);
+    let warnings = super::matcher::unmatched_servers(layers, &servers);
     Resolved {
         postures: PostureLayers::new(layers.iter().map(posture).collect()),
         digest: digest(&statuses),
@@ -397,6 +433,9 @@ fn merge(
         problems,
         servers,
         policies,
+        apps: apps::settings(layers),
+        requirements: sources,
+        warnings,
         gateway,
         output,
         limits,
@@ -405,13 +444,13 @@ fn merge(
 
 /// R1: every layer's policies, the most trusted layer's first. What was found last among equals comes first, so that the
 /// machine's managed file stands before `--managed FILE`.
-fn policies(layers: &[Layer], servers: &BTreeMap<ServerName, ResolvedServer>) -> Vec<PolicyEntry> {
+fn policies(layers: &[Layer], sources: &[Source], servers: &BTreeMap<ServerName, ResolvedServer>) -> Vec<PolicyEntry> {
     let mut ordered: Vec<&Layer> = layers.iter().rev().collect();
     ordered.sort_by_key(|layer| std::cmp::Reverse(layer.reference.kind()));
     let entries = ordered.into_iter().flat_map(|layer| layer.file.policies.iter().map(move |item| (layer, item)));
     let entry = |(layer, item): (&Layer, &super::parse::PolicyItem)| {
         let matcher = Matcher::new(&item.matches, layer.reference.kind(), servers);
-        PolicyEntry::new(item, layer, matcher)
+        PolicyEntry::new(item, layer, matcher, Floor::of(&layer.definer, sources))
     };
     entries.map(entry).collect()
 }

@@ -33,6 +33,7 @@ use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
 use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
+use crate::config::requirements::Unmet;
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, RestartWhen};
 use crate::config::stack::LayerState;
@@ -140,7 +141,7 @@ fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
         bytes: read_component(entry, user).map(|read| read.bytes).map_err(|error| fault(&error)),
         pin: entry.sha256,
         settings: entry.settings.clone(),
-        limits: limits(entry.limits),
+        limits: limits(entry.limits, entry.most),
         data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| unreadable(chain(&error))),
         may_allow: entry.may_allow,
         on_failure: entry.on_failure,
@@ -152,7 +153,10 @@ fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
 fn fault(error: &ComponentError) -> Fault {
     let text = chain(error);
     match error {
-        ComponentError::Digest { .. } => Fault::new(FaultCode::Digest, text),
+        ComponentError::Digest { .. } | ComponentError::Unmet { unmet: Unmet::Digest(..), .. } => {
+            Fault::new(FaultCode::Digest, text)
+        }
+        ComponentError::Unmet { unmet: Unmet::Signature(..), .. } => Fault::new(FaultCode::Signature, text),
         ComponentError::Broken(_) => Fault::new(FaultCode::Settings, text),
         ComponentError::Missing(_) | ComponentError::Unusable(_) => unreadable(text),
     }
@@ -166,15 +170,18 @@ fn chain(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-fn limits(table: PolicyLimitsTable) -> Limits {
+fn limits(table: PolicyLimitsTable, most: PolicyLimitsTable) -> Limits {
     let defaults = Limits::of(match table.class.unwrap_or_default() {
         LimitsClass::Standard => Class::Native,
         LimitsClass::Script => Class::Script,
     });
     let mebibytes = |n: u32| usize::try_from(n).unwrap_or(usize::MAX).saturating_mul(1024 * 1024);
+    let milliseconds = |ms: u32| std::time::Duration::from_millis(ms.into());
+    let (time, memory) = (table.time_ms.map(milliseconds), table.memory_mib.map(mebibytes));
+    let (time, memory) = (time.unwrap_or(defaults.time), memory.unwrap_or(defaults.memory));
     Limits {
-        time: table.time_ms.map_or(defaults.time, |ms| std::time::Duration::from_millis(ms.into())),
-        memory: table.memory_mib.map_or(defaults.memory, mebibytes),
+        time: most.time_ms.map_or(time, |most| time.min(milliseconds(most))),
+        memory: most.memory_mib.map_or(memory, |most| memory.min(mebibytes(most))),
         ..defaults
     }
 }
@@ -201,7 +208,11 @@ fn refusals(resolved: &Resolved) -> Vec<Refusal> {
     let refusal = |text: &String| {
         let broken = resolved.layers.iter().find(|status| match &status.state {
             LayerState::Broken(why) => text.contains(why.as_str()),
-            LayerState::Applied | LayerState::Absent | LayerState::Untrusted | LayerState::Changed(_) => false,
+            LayerState::Applied
+            | LayerState::Absent
+            | LayerState::Untrusted
+            | LayerState::Refused(_)
+            | LayerState::Changed(_) => false,
         });
         let (layer, rule) = match broken {
             Some(status) => (status.layer.clone(), "layer-unreadable"),

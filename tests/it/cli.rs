@@ -86,7 +86,7 @@ const APPROVE: &str = "default_tools_approval_mode = \"approve\"";
 #[test]
 fn every_command_has_a_help_with_an_example() {
     let place = Place::new();
-    let commands: [&[&str]; 11] = [
+    let commands: [&[&str]; 13] = [
         &["serve"],
         &["call"],
         &["tools"],
@@ -96,6 +96,8 @@ fn every_command_has_a_help_with_an_example() {
         &["logout"],
         &["config", "show"],
         &["config", "check"],
+        &["policy", "sign"],
+        &["policy", "verify"],
         &["trust"],
         &[],
     ];

@@ -270,7 +270,10 @@ impl State {
             self.nothing("output.find");
             return Ok(Vec::new());
         };
-        self.charge(patterns.iter().map(String::len).sum::<usize>().saturating_mul(PATTERN_COST))?;
+        // Beforehand, as if each pattern were looked for alone: the host does the work whether or not it is paid.
+        let compiling = patterns.iter().map(|pattern| pattern.len() + 1).sum::<usize>().saturating_mul(PATTERN_COST);
+        self.charge(compiling)?;
+        self.charge(target.text.len().saturating_mul(patterns.len()))?;
         let compiled = self.patterns.get(&facts.caller.tenant, patterns).map_err(Error::new)?;
         // No epoch interrupts the host, so it looks at the time itself.
         let until = self.until;
@@ -278,7 +281,7 @@ impl State {
             if Instant::now() < until { Ok(()) } else { Err(Fault::new(FaultCode::Deadline, "it used up its time")) }
         });
         let spans = found.map_err(Error::new)?;
-        self.charge(target.text.len().saturating_add(spans.len().saturating_mul(16)))?;
+        self.charge(spans.len().saturating_mul(16))?;
         for span in &spans {
             self.tell("output.find", format!("{} {} {}", span.pattern, span.start, span.end).as_bytes());
         }
