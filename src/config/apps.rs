@@ -61,6 +61,17 @@ pub struct AppToolTable {
     pub approval_mode: Option<ApprovalMode>,
 }
 
+/// What one layer says about Apps, as the component `connector-baseline` takes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AppSettings {
+    /// The layer.
+    pub layer: LayerRef,
+    /// Whether a mode of it may loosen the built-in one (R3).
+    pub may_allow: bool,
+    /// `{"apps": the layer's table, "managed": the requirements of that layer and of more trusted ones}`.
+    pub settings: Value,
+}
+
 /// Whether a text can be an app's id or a tool's name.
 pub(crate) fn is_app_key(text: &str) -> bool {
     (1..=256).contains(&text.chars().count())
@@ -87,7 +98,7 @@ pub(crate) fn faults(apps: &AppsTable) -> Vec<(String, String)> {
 /// `{"apps": …, "managed": …}`. `apps` is the layer's own table with the keys of the file; `managed` is
 /// `{ID: {"enabled"?: bool, "tools"?: {TOOL: {"approval_mode"?: MODE}}}}`, joined over the requirements of that layer and of
 /// every more trusted one: `enabled = false` is sticky.
-pub(crate) fn settings(layers: &[Layer]) -> Vec<(LayerRef, Value)> {
+pub(crate) fn settings(layers: &[Layer]) -> Vec<AppSettings> {
     let required = |layer: &Layer| layer.file.settings.requirements.as_ref().and_then(|r| r.apps.clone());
     let speaks = |layer: &&Layer| layer.file.settings.apps.is_some() || required(layer).is_some();
     let mut speaking: Vec<&Layer> = layers.iter().rev().filter(speaks).collect();
@@ -97,7 +108,8 @@ pub(crate) fn settings(layers: &[Layer]) -> Vec<(LayerRef, Value)> {
         let mut managed = BTreeMap::new();
         above.filter_map(|other| other.file.settings.requirements.as_ref()).for_each(|r| join(&mut managed, r));
         let own = layer.file.settings.apps.clone().unwrap_or_default();
-        (layer.reference.clone(), json!({ "apps": own, "managed": managed }))
+        let settings = json!({ "apps": own, "managed": managed });
+        AppSettings { layer: layer.reference.clone(), may_allow: layer.may_allow, settings }
     };
     speaking.into_iter().map(one).collect()
 }

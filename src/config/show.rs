@@ -183,8 +183,8 @@ impl List<'_> {
         for source in &resolved.requirements {
             self.table("requirements", &source.shown(), source.layer());
         }
-        for (layer, settings) in &resolved.apps {
-            self.table("apps", &settings["apps"], layer);
+        for apps in &resolved.apps {
+            self.table("apps", &apps.settings["apps"], &apps.layer);
         }
     }
 

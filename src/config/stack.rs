@@ -50,9 +50,8 @@ pub struct Resolved {
     pub output: Output,
     /// Bounds on calls.
     pub limits: CallLimits,
-    /// What `connector-baseline` is set to, for each layer that speaks about Apps, most trusted layer first:
-    /// `{"apps": the layer's table, "managed": the requirements of that layer and of more trusted ones}`.
-    pub apps: Vec<(LayerRef, serde_json::Value)>,
+    /// What `connector-baseline` is set to, for each layer that speaks about Apps, most trusted layer first.
+    pub apps: Vec<apps::AppSettings>,
     /// What each layer demands of less trusted ones, most trusted layer first.
     pub(crate) requirements: Vec<Source>,
     /// What is likely to be a mistake, but may be meant.

@@ -25,6 +25,8 @@ use crate::ports::sanitiser::SanitiserComponent;
 
 /// The baseline's name as a component.
 pub const BASELINE: &str = "approval-baseline";
+/// The name of the built-in connector policy.
+pub const CONNECTOR_BASELINE: &str = "connector-baseline";
 
 /// One component of a layer, before it is loaded.
 pub struct ComponentSpec {
@@ -74,12 +76,14 @@ impl Matches for OneTool {
 
 /// Loads all components and makes the set. Blocks while it compiles: call it off the reactor.
 ///
-/// `specs` may be in any order; those of equally trusted layers keep theirs. `configuration` is the digest of whatever they
+/// `specs` may be in any order; those of equally trusted layers keep theirs. `apps` are the built-in connector policies, most
+/// trusted layer first. `configuration` is the digest of whatever they
 /// were made from: what a component is asked about has no digest of its own.
 #[must_use]
 pub fn policy_set(
     engine: &Engine,
     mut specs: Vec<ComponentSpec>,
+    apps: Vec<ComponentSpec>,
     postures: PostureLayers,
     refusals: Vec<Refusal>,
     configuration: Digest,
@@ -93,6 +97,10 @@ pub fn policy_set(
         components.extend(parts.approval);
         connectors.extend(parts.connector);
         sanitisers.extend(parts.sanitiser);
+    }
+    // The built-in answers come last: of equal ones, a layer's own component is named.
+    for spec in apps {
+        connectors.extend(bind(engine, spec, &mut about).connector);
     }
     describe(&mut about, &postures, &refusals);
     PolicySet {
@@ -116,6 +124,13 @@ fn approval_baseline(engine: &Engine, about: &mut String) -> BoundComponent {
         let common = Common { source, may_allow: false, on_failure: OnFailure::Deny, observe: false, matches };
         common.bound(Err(unreadable("the built-in baseline decides nothing")))
     })
+}
+
+/// The built-in answer about tools of Apps for one layer; its settings are the layer's.
+#[must_use]
+pub fn connector_spec(layer: LayerRef) -> ComponentSpec {
+    let bytes = Ok(builtin::CONNECTOR_BASELINE.to_vec());
+    ComponentSpec { layer, name: CONNECTOR_BASELINE.to_owned(), bytes, ..baseline_spec() }
 }
 
 fn baseline_spec() -> ComponentSpec {
@@ -231,7 +246,7 @@ mod tests {
 
     fn set(specs: Vec<ComponentSpec>) -> PolicySet {
         let engine = Engine::on_demand().unwrap();
-        policy_set(&engine, specs, PostureLayers::default(), Vec::new(), Digest::of(b""))
+        policy_set(&engine, specs, Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b""))
     }
 
     #[test]

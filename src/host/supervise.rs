@@ -418,7 +418,8 @@ mod tests {
 
     fn fleet_of(upstream: Arc<dyn Upstream>, back_off: BackOff) -> Arc<Fleet> {
         let engine = Engine::on_demand().unwrap();
-        let policies = policy_set(&engine, Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b""));
+        let policies =
+            policy_set(&engine, Vec::new(), Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b""));
         let names =
             Names { model: NamingOptions::default(), flat: FlatStyle::default(), flat_limit: NameLimit::GATEWAY };
         let name = ServerName::parse("s").unwrap();

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::HostParts;
 use super::fleet::{BackOff, ServerSpec};
 use super::http_server::{ConfiguredHttp, Login};
-use super::policies::{ComponentSpec, policy_set, unreadable};
+use super::policies::{ComponentSpec, connector_spec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
@@ -28,6 +28,7 @@ use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
+use crate::config::apps::AppSettings;
 use crate::config::data::read_data;
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
@@ -121,7 +122,13 @@ pub async fn host_parts(
 #[must_use]
 pub fn policies(resolved: &Resolved, user: u32, engine: &Engine) -> PolicySet {
     let specs = resolved.policies.iter().map(|entry| component(entry, user)).collect();
-    policy_set(engine, specs, resolved.postures.clone(), refusals(resolved), resolved.digest)
+    let apps = resolved.apps.iter().map(connector_baseline).collect();
+    policy_set(engine, specs, apps, resolved.postures.clone(), refusals(resolved), resolved.digest)
+}
+
+/// What one layer says about Apps, as the built-in connector policy answers it.
+fn connector_baseline(apps: &AppSettings) -> ComponentSpec {
+    ComponentSpec { settings: apps.settings.clone(), may_allow: apps.may_allow, ..connector_spec(apps.layer.clone()) }
 }
 
 /// How a tool's answer is shown to a model: the configuration's limits for its text.

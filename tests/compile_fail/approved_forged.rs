@@ -9,7 +9,7 @@ use portcullis::ports::approval::PolicySet;
 use portcullis::ports::recorder::Consent;
 
 fn forge(prepared: Prepared, decision: Decision, policies: Arc<PolicySet>) -> Approved {
-    Approved { prepared, decision, policies, consent: Consent::Unasked, grant: None }
+    Approved { prepared, decision, policies, consent: Consent::Unasked, grant: None, observers: None, labels: Vec::new() }
 }
 
 fn main() {

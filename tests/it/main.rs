@@ -5,6 +5,7 @@
 mod fakes;
 mod support;
 
+mod apps;
 mod architecture;
 mod barrier;
 mod baseline;

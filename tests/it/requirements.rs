@@ -175,7 +175,7 @@ fn r2_a_choice_that_may_not_be_made_counts_as_the_strict_one_that_asks() {
         (ApprovalPolicy::Untrusted, Profile::ReadOnly, ApprovalMode::Prompt)
     );
     assert_eq!(postures("s/t")[0].1.mode, ApprovalMode::Writes);
-    assert_eq!(resolved.apps[0].1["apps"]["mail"]["default_tools_approval_mode"], "prompt");
+    assert_eq!(resolved.apps[0].settings["apps"]["mail"]["default_tools_approval_mode"], "prompt");
     let said = problems(&resolved);
     for key in ["approval_policy", "permission_profile", "mcp_servers.s.default_tools_approval_mode", "apps.mail"] {
         assert!(said.contains(key) && said.contains("of the managed layer"), "{said}");
@@ -261,7 +261,7 @@ fn apps_are_handed_on_for_each_layer_with_what_is_required_of_it() {
                         approval_mode = 'writes'\n[apps._default]\ndestructive_enabled = false\n";
     let user = "[apps.mail]\nenabled = true\n[apps.mail.tools.\"mail/send\"]\napproval_mode = 'approve'\n";
     let resolved = sound(&[(Managed, managed), (Organisation, organisation), (User, user)]);
-    let found: Vec<_> = resolved.apps.iter().map(|(layer, value)| (layer.kind(), value.clone())).collect();
+    let found: Vec<_> = resolved.apps.iter().map(|apps| (apps.layer.kind(), apps.settings.clone())).collect();
     let first = json!({ "mail": { "enabled": false, "tools": { "send": { "approval_mode": "auto" } } } });
     let joined = json!({ "mail": { "enabled": false, "tools": { "send": { "approval_mode": "prompt" } } } });
     let own = json!({ "mail": { "enabled": true, "tools": { "mail/send": { "approval_mode": "approve" } } } });

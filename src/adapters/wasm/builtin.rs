@@ -5,6 +5,9 @@
 /// The baseline: allow or ask by mode, profile and hints (R10).
 pub const APPROVAL_BASELINE: &[u8] = include_bytes!("../../../policies/artifacts/approval-baseline.wasm");
 
+/// The answer about tools of Apps from one layer's `[apps]` and its requirements (rows A01 to A30).
+pub const CONNECTOR_BASELINE: &[u8] = include_bytes!("../../../policies/artifacts/connector-baseline.wasm");
+
 /// The demo's managed layer: what nobody may do.
 pub const DEMO_MANAGED: &[u8] = include_bytes!("../../../policies/artifacts/demo-managed.wasm");
 

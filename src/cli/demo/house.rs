@@ -146,7 +146,7 @@ fn policies() -> Result<PolicySet, portcullis::adapters::wasm::EngineError> {
     if let Ok(tool) = ToolRef::parse("files/delete_file") {
         specs.push(component(LayerKind::Organisation, "broken", builtin::DEMO_BROKEN, Arc::new(OneTool(tool))));
     }
-    Ok(policy_set(&engine, specs, PostureLayers::default(), Vec::new(), Digest::of(b"demo")))
+    Ok(policy_set(&engine, specs, Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b"demo")))
 }
 
 fn component(kind: LayerKind, name: &str, bytes: &[u8], matches: Arc<dyn Matches>) -> ComponentSpec {

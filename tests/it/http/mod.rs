@@ -201,9 +201,10 @@ fn command(table: &str, args: &[&str], env: &[(&str, &str)]) -> (i32, String) {
     let mut command = assert_cmd::Command::new("setsid");
     command.arg("--wait").arg(env!("CARGO_BIN_EXE_portcullis")).args(args).current_dir(place.path());
     command.env_clear().env("PATH", std::env::var("PATH").unwrap());
-    for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+    for name in ["HOME", "XDG_CONFIG_HOME"] {
         command.env(name, place.path());
     }
+    command.env("XDG_STATE_HOME", place.path().join("state"));
     let output = command.envs(env.iter().copied()).output().unwrap();
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
     (output.status.code().unwrap(), text)

@@ -227,6 +227,7 @@ fn shipped_components_name_no_machine_and_no_registry() {
     let sums = std::fs::read_to_string(guest_builder::workspace().join("policies/artifacts/SHA256SUMS")).unwrap();
     let shipped = [
         ("approval-baseline", builtin::APPROVAL_BASELINE),
+        ("connector-baseline", builtin::CONNECTOR_BASELINE),
         ("demo-broken", builtin::DEMO_BROKEN),
         ("demo-managed", builtin::DEMO_MANAGED),
         ("demo-organisation", builtin::DEMO_ORGANISATION),
