@@ -342,6 +342,7 @@ mod tests {
     use super::*;
     use crate::model::name::ToolRef;
     use crate::model::outcome::{Failure, Stage};
+    use crate::model::verdict::FaultCode;
 
     fn parse(line: &[u8]) -> Value {
         let text = std::str::from_utf8(line).unwrap();
@@ -400,6 +401,26 @@ mod tests {
         assert_eq!(value["voices"][0]["verdict"]["deny"]["rule"], "no-writes");
         assert_eq!(value["arguments_digest"], Digest::of(b"arguments").to_string());
         assert_eq!(value["consent"]["by"], "refused");
+    }
+
+    #[test]
+    fn the_page_about_records_names_every_field() {
+        let page = include_str!("../../../docs/records.md");
+        let lines = [
+            decision(&samples::decision(), MAX_LINE).unwrap(),
+            item(&samples::started(), true, MAX_LINE).unwrap(),
+            item(&samples::completed(), true, MAX_LINE).unwrap(),
+        ];
+        for line in lines {
+            let value = parse(&line);
+            let voice = value["voices"][0].as_object().into_iter().flatten();
+            for (key, _) in value.as_object().unwrap().iter().chain(voice) {
+                assert!(page.contains(&format!("`{key}`")), "`{key}` is not explained");
+            }
+        }
+        for code in [FaultCode::Trap, FaultCode::InputTooLarge, FaultCode::Circuit, FaultCode::Signature] {
+            assert!(page.contains(&format!("`{code}`")), "`{code}` is not explained");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(super) async fn sweep(sanitisers: &[&Sanitiser], about: &About, document: &m
     }
     for sanitiser in sanitisers.iter().filter(|sanitiser| !sanitiser.observe) {
         let below = |editor: &&LayerRef| !editor.is_at_least_as_trusted_as(&sanitiser.source.layer);
-        if editors.iter().any(|editor| below(editor)) && sweep.ask(sanitiser, true).await.is_err() {
+        if editors.iter().any(below) && sweep.ask(sanitiser, true).await.is_err() {
             break;
         }
     }
