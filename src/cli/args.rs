@@ -160,6 +160,14 @@ Example:
         #[arg(value_name = "SERVER")]
         server: String,
     },
+    /// Be the child that compiles one component, from stdin to stdout
+    #[command(name = portcullis::adapters::wasm::compile::COMMAND, hide = true)]
+    Compile {
+        /// The engine: with a memory pool, or without
+        engine: String,
+        /// The component's class
+        class: String,
+    },
     /// Trust a project folder's configuration layer
     ///
     /// A project's `.portcullis/config.toml` is ignored until you trust its folder, as it is now: any change of what it

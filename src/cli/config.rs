@@ -37,7 +37,8 @@ pub(crate) fn show(global: &Global) -> Result<Exit, Trouble> {
 pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
     let places = setup::places()?;
     let mut resolved = setup::resolve(global, &places);
-    let engine = Engine::new().map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
+    let engine =
+        Engine::with_options(setup::options(&places)?).map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
     let unusable = unusable(&resolved, &wire::policies(&resolved, places.user, &engine));
     resolved.problems.extend(unusable);
     let wrong = resolved.problems.len().max(resolved.refusals.len());

@@ -7,6 +7,7 @@ pub(crate) mod exit;
 pub(crate) mod render;
 
 mod call;
+mod compile;
 mod config;
 mod decision;
 mod demo;
@@ -33,6 +34,10 @@ const LAST_MOMENT: Duration = Duration::from_millis(200);
 /// Runs a command to its end.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
     let Cli { command, global } = cli;
+    // Before anything else: it has no environment, says nothing, and its whole process is bounded.
+    if let Command::Compile { engine, class } = &command {
+        return compile::run(engine, class);
+    }
     // `tools` lists what failed by itself, and the demo's calendar is down on purpose.
     let quiet = matches!(command, Command::Demo | Command::Tools { .. });
     logs::start(&global, if quiet { "error" } else { "warn" })?;
@@ -61,7 +66,7 @@ fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
             Command::Demo => Box::pin(demo::run(global)).await,
             Command::Login(login) => Box::pin(login::run(global, &login)).await,
             Command::Logout { server } => Box::pin(logout::run(global, &server)).await,
-            Command::Config(_) | Command::Policy(_) | Command::Trust(_) => Ok(Exit::Done),
+            Command::Config(_) | Command::Policy(_) | Command::Trust(_) | Command::Compile { .. } => Ok(Exit::Done),
         }
     });
     // A thread that reads a terminal or stdin cannot be interrupted.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::record::jsonl::JsonLines;
+use portcullis::adapters::wasm::Options;
 use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
-use portcullis::host::user::local_logins;
+use portcullis::host::user::{local_logins, sandbox};
 use portcullis::host::{HostParts, wire};
 use portcullis::model::arguments::MAX_ARGUMENTS;
 use portcullis::model::name::{Target, ToolRef};
@@ -59,9 +60,14 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     let recorder = recorder(global)?;
     let state = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
     let logins = local_logins(&places);
-    let parts = wire::host_parts(Arc::clone(&resolved), places.user, recorder, logins, state).await;
+    let parts = wire::host_parts(Arc::clone(&resolved), options(&places)?, places.user, recorder, logins, state).await;
     let parts = parts.map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
     Ok(Wired { resolved, parts })
+}
+
+/// How this program gets at compiled code.
+pub(crate) fn options(places: &Places) -> Result<Options, Trouble> {
+    sandbox(places).map_err(|error| Trouble::caused(Exit::Failed, "cannot tell which program this is", &error))
 }
 
 /// The file of `--log`, or nothing that is kept.

@@ -32,6 +32,8 @@ pub struct Places {
     pub user_config: Option<PathBuf>,
     /// The user's state: `$XDG_STATE_HOME/portcullis`. None: no project can be trusted.
     pub state: Option<PathBuf>,
+    /// The user's cache: `$XDG_CACHE_HOME/portcullis`. None: nothing is cached.
+    pub cache: Option<PathBuf>,
     /// The user's home; a working directory in or above it is no project root by itself.
     pub home: Option<PathBuf>,
     /// The working directory, absolute. None: no project layers.
@@ -53,10 +55,12 @@ impl Places {
         let below_home = |below: &str| home.as_ref().map(|home| home.join(below));
         let config = absolute("XDG_CONFIG_HOME").or_else(|| below_home(".config"));
         let state = absolute("XDG_STATE_HOME").or_else(|| below_home(".local/state"));
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| below_home(".cache"));
         Ok(Self {
             etc: Some(PathBuf::from("/etc/portcullis")),
             user_config: config.map(|config| config.join("portcullis")),
             state: state.map(|state| state.join("portcullis")),
+            cache: cache.map(|cache| cache.join("portcullis")),
             home,
             cwd: Some(std::env::current_dir()?),
             path: std::env::var_os("PATH"),
@@ -68,7 +72,7 @@ impl Places {
     #[must_use]
     pub fn nowhere() -> Self {
         let user = rustix::process::getuid().as_raw();
-        Self { etc: None, user_config: None, state: None, home: None, cwd: None, path: None, user }
+        Self { etc: None, user_config: None, state: None, cache: None, home: None, cwd: None, path: None, user }
     }
 
     /// Returns the file that keeps which projects are trusted.

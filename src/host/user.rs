@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::network;
 use crate::adapters::clock::SystemClock;
 use crate::adapters::oauth::{Http, Logins};
+use crate::adapters::wasm::{Cache, Compiling, Options};
 use crate::config::Places;
 use crate::model::caller::Caller;
 
@@ -41,6 +42,19 @@ pub fn local_logins(places: &Places) -> Option<Logins> {
     let state = places.state.as_ref()?;
     let http = Http::new(network::client_builder);
     Some(Logins::new(state, places.user, &local_caller(), http, Arc::new(SystemClock)))
+}
+
+/// Returns how a program of ours gets at compiled code: from the user's cache, else from a child of its own. Only for a
+/// program that answers to [`COMMAND`](crate::adapters::wasm::compile::COMMAND).
+///
+/// # Errors
+/// The system does not say which program runs.
+pub fn sandbox(places: &Places) -> std::io::Result<Options> {
+    let cache = places.cache.as_ref().zip(places.state.as_ref()).and_then(|(cache, state)| {
+        let opened = Cache::open(&cache.join("compiled"), &state.join("cache.key"), places.user);
+        opened.inspect_err(|error| tracing::warn!(%error, "compiled policies are not kept")).ok()
+    });
+    Ok(Options { compiling: Compiling::in_child_of_ours()?, cache })
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
-use crate::adapters::wasm::{Class, Engine, EngineError, Limits};
+use crate::adapters::wasm::{Class, Engine, EngineError, Limits, Options};
 use crate::config::apps::AppSettings;
 use crate::config::data::read_data;
 use crate::config::file::Names as NameStyle;
@@ -87,13 +87,14 @@ pub fn open_state(places: &Places) -> Result<Arc<dyn PolicyState>, NoState> {
     Ok(Arc::new(sqlite::open(folder, places.user)?))
 }
 
-/// Loads the policies and describes the servers. `user` is whose files the components must be (R6); `logins` gives tokens to
+/// Loads the policies and describes the servers. `sandbox` says how their code is compiled and kept; `user` is whose files the components must be (R6); `logins` gives tokens to
 /// HTTP servers; `state` keeps what components know of earlier calls.
 ///
 /// # Errors
 /// A [`WireError`]. What is wrong with single entries is in the parts.
 pub async fn host_parts(
     resolved: Arc<Resolved>,
+    sandbox: Options,
     user: u32,
     recorder: Arc<dyn Recorder>,
     logins: Option<Logins>,
@@ -101,7 +102,9 @@ pub async fn host_parts(
 ) -> Result<HostParts, WireError> {
     let loading = {
         let resolved = Arc::clone(&resolved);
-        tokio::task::spawn_blocking(move || Engine::new().map(|engine| policies(&resolved, user, &engine)))
+        tokio::task::spawn_blocking(move || {
+            Engine::with_options(sandbox).map(|engine| policies(&resolved, user, &engine))
+        })
     };
     let policies = loading.await.map_err(WireError::Interrupted)??;
     let (servers, disabled) = servers(&resolved, logins.as_ref());

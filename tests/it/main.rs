@@ -13,6 +13,7 @@ mod cli;
 mod client_wire;
 mod clients;
 mod compile_fail;
+mod compiling;
 mod config;
 mod connectors;
 mod consent;

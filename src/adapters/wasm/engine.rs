@@ -11,6 +11,8 @@ use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Strategy};
 
 use super::bindings::v0_1;
+use super::cache::Cache;
+use super::compile::{Compiler, Compiling};
 use super::limits;
 use super::load::Compiled;
 use super::patterns::PatternSets;
@@ -38,8 +40,18 @@ pub(super) struct Shared {
     pub(super) compiled: Mutex<HashMap<Digest, Weak<Compiled>>>,
     /// What guests search with, by tenant.
     pub(super) patterns: Arc<PatternSets>,
+    pub(super) compiler: Compiler,
     pooling: bool,
     fingerprint: Digest,
+}
+
+/// How an engine gets at compiled code. Default: it compiles in this process and keeps nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Where components are compiled.
+    pub compiling: Compiling,
+    /// Where compiled code is kept.
+    pub cache: Option<Cache>,
 }
 
 /// Why there is no sandbox. Without one every component is a fault.
@@ -59,12 +71,20 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] if neither can start.
     pub fn new() -> Result<Self, EngineError> {
+        Self::with_options(Options::default())
+    }
+
+    /// Starts an engine like [`Engine::new`], with these options.
+    ///
+    /// # Errors
+    /// [`EngineError`] if it cannot start.
+    pub fn with_options(options: Options) -> Result<Self, EngineError> {
         let workers = workers();
         match wasmtime::Engine::new(&pooling(workers)) {
-            Ok(engine) => Self::with(engine, workers, true),
+            Ok(engine) => Self::with(engine, workers, true, options),
             Err(error) => {
                 tracing::warn!(reason = %super::fault::line(&error), "no memory pool for policies, they will be slower");
-                Self::on_demand()
+                Self::without_pool(options)
             }
         }
     }
@@ -74,8 +94,12 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] if it cannot start.
     pub fn on_demand() -> Result<Self, EngineError> {
+        Self::without_pool(Options::default())
+    }
+
+    fn without_pool(options: Options) -> Result<Self, EngineError> {
         let engine = wasmtime::Engine::new(&on_demand()).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
-        Self::with(engine, workers(), false)
+        Self::with(engine, workers(), false, options)
     }
 
     /// Returns whether the engine has a memory pool.
@@ -91,13 +115,15 @@ impl Engine {
         self.0.fingerprint
     }
 
-    fn with(engine: wasmtime::Engine, workers: usize, pooling: bool) -> Result<Self, EngineError> {
+    fn with(engine: wasmtime::Engine, workers: usize, pooling: bool, options: Options) -> Result<Self, EngineError> {
         let mut linker = Linker::new(&engine);
         v0_1::link(&mut linker).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
         let ticker = Ticker::start(engine.clone()).map_err(EngineError::Thread)?;
         let pool = Pool::start(workers).map_err(EngineError::Thread)?;
         let compiled = Mutex::new(HashMap::new());
         let fingerprint = fingerprint(&engine);
+        let cache = options.cache.map(|cache| cache.fitted(fingerprint));
+        let compiler = Compiler { how: options.compiling, cache, pooling };
         Ok(Self(Arc::new(Shared {
             engine,
             linker,
@@ -105,6 +131,7 @@ impl Engine {
             pool,
             compiled,
             patterns: Arc::default(),
+            compiler,
             pooling,
             fingerprint,
         })))
@@ -117,7 +144,14 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-fn fingerprint(engine: &wasmtime::Engine) -> Digest {
+/// An engine that makes the same code as the one with a memory pool, or the one without, and runs none.
+pub(super) fn compiling(pooling: bool) -> wasmtime::Result<wasmtime::Engine> {
+    let mut config = if pooling { reserving() } else { on_demand() };
+    config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+    wasmtime::Engine::new(&config)
+}
+
+pub(super) fn fingerprint(engine: &wasmtime::Engine) -> Digest {
     /// Takes what is hashed as it comes; the digest is over all of it.
     struct Bytes(Vec<u8>);
 
@@ -168,8 +202,15 @@ fn pooling(workers: usize) -> Config {
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();
     pool.pagemap_scan(if scan { Enabled::Yes } else { Enabled::No });
     pool.linear_memory_keep_resident(if scan { 1 << 20 } else { 512 << 10 });
+    let mut config = reserving();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+}
+
+/// What of the memory pool shows in compiled code.
+fn reserving() -> Config {
     let mut config = common();
-    config.memory_reservation(RESERVATION).allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config.memory_reservation(RESERVATION);
     config
 }
 

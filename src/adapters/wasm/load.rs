@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use wasmtime::component::Component as Code;
 
 use super::bindings::v0_1;
 use super::decide::{WasmApproval, WasmConnector, WasmSanitiser};
 use super::engine::Engine;
 use super::hooks::Hooks;
-use super::limits::{Budget, Limits};
+use super::limits::{Budget, Class, Limits};
 use super::run::Component;
 use super::settings::Settings;
 use super::state::Subject;
@@ -82,7 +81,7 @@ impl Engine {
         if let Some(pin) = wanted.pin.filter(|pin| *pin != digest) {
             return Err(Fault::new(FaultCode::Digest, format!("its digest is {digest}, the pinned one is {pin}")));
         }
-        let compiled = self.compiled(bytes, digest)?;
+        let compiled = self.compiled(bytes, digest, wanted.limits.class)?;
         let exports = compiled.hooks.exports();
         let source = Source { digest: Some(digest), ..wanted.source };
         let (data, limits) = (wanted.data, wanted.limits);
@@ -103,25 +102,24 @@ impl Engine {
         })
     }
 
-    fn compiled(&self, bytes: &[u8], digest: Digest) -> Result<Arc<Compiled>, Fault> {
+    fn compiled(&self, bytes: &[u8], digest: Digest, class: Class) -> Result<Arc<Compiled>, Fault> {
         let mut known = self.0.compiled.lock();
         if let Some(compiled) = known.get(&digest).and_then(std::sync::Weak::upgrade) {
             return Ok(compiled);
         }
-        let compiled = Arc::new(self.compile(bytes)?);
+        let compiled = Arc::new(self.compile(bytes, digest, class)?);
         known.retain(|_, entry| entry.strong_count() > 0);
         known.insert(digest, Arc::downgrade(&compiled));
         Ok(compiled)
     }
 
-    fn compile(&self, bytes: &[u8]) -> Result<Compiled, Fault> {
+    fn compile(&self, bytes: &[u8], digest: Digest, class: Class) -> Result<Compiled, Fault> {
         let exports = inspect::check(bytes)?;
         let failed = |code, what: &str, error: &wasmtime::Error| {
             tracing::debug!(error = ?error, "a component was not admitted");
             Fault::new(code, format!("{what}: {}", fault::chain(error)))
         };
-        let code =
-            Code::new(&self.0.engine, bytes).map_err(|e| failed(FaultCode::Missing, "it cannot be compiled", &e))?;
+        let code = self.0.compiler.component(&self.0.engine, bytes, digest, class)?;
         let linked = self.0.linker.instantiate_pre(&code);
         let linked = linked.map_err(|e| failed(FaultCode::MissingImport, "it cannot be linked", &e))?;
         let hooks = v0_1::hooks(&linked, exports);
@@ -138,7 +136,8 @@ mod tests {
     #[test]
     fn equal_bytes_are_compiled_once() {
         let engine = Engine::new().unwrap();
-        let compiled = || engine.compiled(builtin::DEMO_MANAGED, Digest::of(builtin::DEMO_MANAGED)).unwrap();
+        let compiled =
+            || engine.compiled(builtin::DEMO_MANAGED, Digest::of(builtin::DEMO_MANAGED), Class::Native).unwrap();
         let (first, second) = (compiled(), compiled());
         assert!(Arc::ptr_eq(&first, &second));
         drop((first, second));

@@ -4,8 +4,8 @@
 //! linked); it ends within its time, fuel, memory, stack and answer size; nothing of one call is left for the next; whatever
 //! it does, the host gets an answer or a typed fault, never a panic.
 //!
-//! The path of a component: `load` admits bytes (`inspect`: size, digest, validity, imports), compiles them, starts them once
-//! and has them look at their settings (`described`); `decide` asks a component on the worker `pool`, `run` in a fresh store;
+//! The path of a component: `load` admits bytes (`inspect`: size, digest, validity, imports), has them compiled (`compile`,
+//! unless their code is in the `cache`), starts them once and has them look at their settings (`described`); `decide` asks a component on the worker `pool`, `run` in a fresh store;
 //! `state` and `told` are what it may ask back, `patterns` what it searches with; `answer` reads what it says, `fault` what
 //! went wrong. `engine` holds what all components share. `hooks` is what a component of any version can be asked, and
 //! `bindings` has a file for each version.
@@ -15,6 +15,8 @@
 mod answer;
 mod bindings;
 pub mod builtin;
+pub mod cache;
+pub mod compile;
 mod decide;
 mod described;
 mod engine;
@@ -31,7 +33,9 @@ mod state;
 mod ticker;
 mod told;
 
+pub use cache::Cache;
+pub use compile::Compiling;
 pub use decide::{Reused, WasmApproval, WasmConnector, WasmSanitiser};
-pub use engine::{Engine, EngineError};
+pub use engine::{Engine, EngineError, Options};
 pub use limits::{Class, Limits};
 pub use load::{Admission, Admitted};
