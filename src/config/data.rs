@@ -149,3 +149,67 @@ impl Reading<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::config::stack::load;
+    use crate::config::{Places, SessionSources};
+
+    /// A user's layer with the policy `p`, whose data folder is `lists`; `make` fills the folder of the layer.
+    fn read(make: impl FnOnce(&Path)) -> Result<Option<DataFiles>, DataError> {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().canonicalize().unwrap();
+        make(&folder);
+        let text = "[[policies]]\nname = 'p'\ncomponent = 'p.wasm'\ndata = 'lists'\n";
+        fs::write(folder.join("config.toml"), text).unwrap();
+        let user = rustix::process::getuid().as_raw();
+        let session = SessionSources { files: vec![folder.join("config.toml")], ..SessionSources::default() };
+        let resolved = load(&Places { user, ..Places::nowhere() }, &session);
+        read_data(&resolved.policies[0], user)
+    }
+
+    #[test]
+    fn files_are_read_with_their_paths_and_any_change_is_another_digest() {
+        let with = |text: &'static str| {
+            move |folder: &Path| {
+                fs::create_dir_all(folder.join("lists/deep")).unwrap();
+                fs::write(folder.join("lists/deep/a.txt"), text).unwrap();
+            }
+        };
+        let files = read(with("one")).unwrap().unwrap();
+        assert_eq!(files.get("deep/a.txt"), Some(b"one".as_slice()));
+        for other in ["/deep/a.txt", "deep/../deep/a.txt", "deep", "", "../config.toml"] {
+            assert_eq!(files.get(other), None, "{other}");
+        }
+        assert_eq!(files.digest(), read(with("one")).unwrap().unwrap().digest());
+        assert_ne!(files.digest(), read(with("two")).unwrap().unwrap().digest());
+    }
+
+    #[test]
+    fn a_folder_or_file_that_is_a_link_is_an_error_that_names_it() {
+        let folder = read(|folder| {
+            fs::create_dir(folder.join("real")).unwrap();
+            symlink("real", folder.join("lists")).unwrap();
+        });
+        assert!(matches!(&folder, Err(DataError::Link(path)) if path.ends_with("lists")), "{folder:?}");
+        let file = read(|folder| {
+            fs::create_dir(folder.join("lists")).unwrap();
+            symlink("/etc/passwd", folder.join("lists/users")).unwrap();
+        });
+        assert!(matches!(&file, Err(DataError::Link(path)) if path.ends_with("lists/users")), "{file:?}");
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_or_holds_too_much_is_an_error() {
+        assert!(matches!(read(|_| {}), Err(DataError::Open(_))));
+        let many = read(|folder| {
+            fs::create_dir(folder.join("lists")).unwrap();
+            (0..=MAX_FILES).for_each(|n| fs::write(folder.join(format!("lists/{n}")), "").unwrap());
+        });
+        assert!(matches!(many, Err(DataError::TooMuch(_))), "{many:?}");
+    }
+}

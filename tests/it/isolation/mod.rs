@@ -3,6 +3,7 @@
 mod admission;
 mod handmade;
 mod mutants;
+mod sanitisers;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis::adapters::wasm::{Admission, Class, Engine, Limits, WasmApproval, builtin};
+use portcullis::config::data::DataFiles;
 use portcullis::model::verdict::{FaultCode, MAX_REASON, Remember, Verdict};
 use portcullis::ports::approval::{ApprovalComponent as _, Evaluation};
 use serde_json::{Value, json};
@@ -135,6 +137,16 @@ async fn what_nobody_granted_is_a_fault_when_it_is_called() {
     let fault = behave("data").await.result.unwrap_err();
     assert_eq!(fault.code, FaultCode::MissingImport, "{fault}");
     assert!(fault.detail.contains("host.data"), "{fault}");
+}
+
+#[tokio::test]
+async fn data_is_what_lay_in_the_folder_and_nothing_else() {
+    let files = DataFiles::new([("lists/inside.txt".to_owned(), b"inside".to_vec())].into());
+    let wanted = Admission { data: Some(Arc::new(files)), limits: patient(), ..Admission::plain(source("reader")) };
+    let component = approval(engine(), &guest_builder::build("hostile").unwrap(), wanted).unwrap();
+    let evaluation = ask(&component, facts("test/data-everywhere", "{}")).await;
+    assert_eq!(text(&evaluation), "6 no no no no no");
+    works_still().await;
 }
 
 #[tokio::test]
