@@ -2,7 +2,7 @@
 //!
 //! Promises: a file that others may read, that somebody else made, that is newer than this version or damaged is refused,
 //! and the error says what to do; it is never replaced or repaired here. Each change is one transaction: a process that is
-//! killed leaves it whole or not at all. Waits at most [`BUSY`](open::BUSY) for another process.
+//! killed leaves it whole or not at all. Waits at most a second for another process.
 //!
 //! A power cut may take the last moments with it, never more (`synchronous = NORMAL` over a write-ahead log).
 
