@@ -32,7 +32,7 @@ fn load(options: Options, bytes: &[u8]) -> Option<Fault> {
         observe: false,
         matches: std::sync::Arc::new(EveryCall),
     };
-    let set = policy_set(&engine, vec![spec], PostureLayers::default(), Vec::new(), Digest::of(b""));
+    let set = policy_set(&engine, vec![spec], Vec::new(), PostureLayers::default(), Vec::new(), Digest::of(b""));
     assert!(set.baseline.component.is_ok(), "{:?}", set.baseline.component.err());
     set.components[0].component.as_ref().err().cloned()
 }
