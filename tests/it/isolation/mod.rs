@@ -351,11 +351,13 @@ async fn the_demo_components_do_what_they_say() {
 
 #[test]
 fn every_guest_is_built_and_used_by_a_test() {
-    // The guests that the tests of this file and of `baseline` run. A new guest comes with its test.
-    let tested = ["approval-baseline", "demo-broken", "demo-managed", "demo-organisation", "hostile"];
+    // The guests that the tests of this folder, of `baseline` and of `apps` run. A new guest comes with its test.
+    let tested =
+        ["approval-baseline", "connector-baseline", "demo-broken", "demo-managed", "demo-organisation", "hostile"];
     let guests = guest_builder::build_all().unwrap();
     assert_eq!(guests.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), tested);
     for (name, bytes) in guests {
-        assert!(load(&bytes).is_ok(), "`{name}` is not admitted");
+        let admitted = engine().admit(&bytes, Admission::plain(source(&name)));
+        assert!(admitted.is_ok(), "`{name}` is not admitted: {admitted:?}");
     }
 }
