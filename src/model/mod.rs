@@ -17,6 +17,7 @@ pub mod name;
 pub mod outcome;
 pub mod posture;
 pub mod revision;
+pub mod schema;
 pub mod secret;
 pub mod text;
 pub mod tool;

@@ -8,6 +8,7 @@ use super::engine::Shared;
 use super::limits::Budget;
 use super::run::Component;
 use super::state::Subject;
+use crate::model::schema;
 use crate::model::text::shown;
 use crate::model::verdict::{Fault, FaultCode};
 
@@ -28,12 +29,11 @@ pub(super) fn check(shared: &Shared, component: &Arc<Component>) -> Result<(), F
     refuse(own.result?)
 }
 
-/// Compares settings with a JSON Schema (2020-12). Nothing outside of the schema is fetched.
-fn against(schema: &str, settings: &Value) -> Result<Vec<(String, String)>, Fault> {
+/// Compares settings with a JSON Schema. A guest wrote it, so it is bounded like any other from outside.
+fn against(text: &str, settings: &Value) -> Result<Vec<(String, String)>, Fault> {
     let bad = |why: &str| Fault::new(FaultCode::Settings, format!("the schema that it brings for its settings {why}"));
-    let schema: Value = serde_json::from_str(schema).map_err(|error| bad(&format!("is no JSON: {error}")))?;
-    let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
-    let validator = options.build(&schema).map_err(|error| bad(&format!("is none: {error}")))?;
+    let schema: Value = serde_json::from_str(text).map_err(|error| bad(&format!("is no JSON: {error}")))?;
+    let validator = schema::compile(&schema).map_err(|error| bad(&error.to_string()))?;
     let errors = validator.iter_errors(settings);
     Ok(errors.take(NAMED + 1).map(|error| (error.instance_path().to_string(), error.to_string())).collect())
 }
@@ -49,4 +49,34 @@ fn refuse(problems: Vec<(String, String)>) -> Result<(), Fault> {
     });
     let named: Vec<String> = named.collect();
     Err(Fault::new(FaultCode::Settings, format!("{}{more}", named.join("; "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn settings_that_do_not_fit_are_named_by_place() {
+        let schema = r#"{"properties":{"limit":{"type":"integer"}}}"#;
+        assert_eq!(against(schema, &json!({ "limit": 1 })), Ok(vec![]));
+        let fault = refuse(against(schema, &json!({ "limit": "x" })).unwrap()).unwrap_err();
+        assert_eq!(fault.code, FaultCode::Settings);
+        assert!(fault.detail.starts_with("settings/limit: "), "{fault}");
+    }
+
+    #[test]
+    fn a_schema_that_goes_round_is_no_json_or_none_is_a_fault_and_ends_nothing() {
+        for bad in [r##"{"$ref":"#"}"##, r#"{"$ref":"https://example.org/s"}"#, "{", r#"{"type":"no such type"}"#] {
+            let fault = against(bad, &json!({ "a": 1 })).unwrap_err();
+            assert_eq!(fault.code, FaultCode::Settings, "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns_of_a_schema_run_in_linear_time() {
+        let schema = r#"{"properties":{"a":{"pattern":"^(a+)+$"}}}"#;
+        assert_eq!(against(schema, &json!({ "a": format!("{}!", "a".repeat(50_000)) })).unwrap().len(), 1);
+    }
 }

@@ -10,7 +10,6 @@
 mod aside;
 mod edits;
 mod literals;
-mod schema;
 mod sweep;
 mod targets;
 
@@ -29,6 +28,7 @@ use crate::model::answer::{Answer, ProtocolError, ToolResult};
 use crate::model::cleaning::SanitiserVoice;
 use crate::model::name::Target;
 use crate::model::outcome::{Code, Failure, Outcome, Stage};
+use crate::model::schema;
 use crate::model::text;
 use crate::model::verdict::Label;
 use crate::pipeline::dispatch::call::Raw;

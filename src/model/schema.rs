@@ -1,26 +1,49 @@
-//! Whether what edits have left of `structuredContent` still is what the tool's output schema promises (R29).
+//! JSON Schemas that come from outside: a server's for its answers, a component's for its settings.
 //!
-//! Schema and instance are a server's, so both are bounded: nothing is fetched, patterns run in linear time, and a schema
-//! whose references go round, or which would be too large with all of them written out, is taken for one that is broken.
+//! Whoever wrote one may be hostile, so it is bounded: nothing is fetched, patterns run in linear time, and a schema whose
+//! references go round, or which would be too large with all of them written out, is refused before it is compiled. Compiled,
+//! one that goes round would recurse until the stack is gone.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
+
+use super::text;
 
 /// The most values of a schema with its references written out.
 const MAX_EXPANDED: usize = 20_000;
 /// The largest compiled pattern, in bytes.
 const MAX_PATTERN: usize = 1024 * 1024;
 
-/// Whether `instance` is valid. A schema that cannot be used says no.
-pub(super) fn holds(schema: &Value, instance: &Value) -> bool {
+/// Why a schema cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSchema {
+    /// Its references go round, lead nowhere or out of it, or it is too large with all of them written out.
+    #[error("refers to itself or out of itself, or is too large with all references written out")]
+    References,
+    /// It is no schema, or a pattern of it is none or too large.
+    #[error("is no JSON Schema: {0}")]
+    Invalid(String),
+}
+
+/// Compiles a schema of the dialect that it names; without one, 2020-12.
+///
+/// # Errors
+/// [`BadSchema`].
+pub fn compile(schema: &Value) -> Result<jsonschema::Validator, BadSchema> {
     let mut sizes = HashMap::new();
     if expanded(schema, schema, &mut sizes, 0).is_none_or(|size| size > MAX_EXPANDED) {
-        return false;
+        return Err(BadSchema::References);
     }
     let patterns = jsonschema::PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
-    let validator = jsonschema::options().with_pattern_options(patterns).should_validate_formats(false).build(schema);
-    validator.is_ok_and(|validator| validator.is_valid(instance))
+    let options = jsonschema::options().with_pattern_options(patterns).should_validate_formats(false);
+    options.build(schema).map_err(|error| BadSchema::Invalid(text::shown(&error.to_string(), 256)))
+}
+
+/// Whether `instance` is valid. A schema that cannot be used says no.
+#[must_use]
+pub fn holds(schema: &Value, instance: &Value) -> bool {
+    compile(schema).is_ok_and(|validator| validator.is_valid(instance))
 }
 
 /// Returns how many values the schema has with its references written out; `None` for references that go round, lead
@@ -68,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r29_a_valid_instance_holds_and_another_one_does_not() {
+    fn a_valid_instance_holds_and_another_one_does_not() {
         let schema = json!({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]});
         assert!(holds(&schema, &json!({"n": 1})));
         assert!(!holds(&schema, &json!({"n": "[redacted: secret]"})));
