@@ -28,9 +28,10 @@ const MAX_COMPILED: usize = 256 * 1024;
 const MAX_COMPILED_SET: usize = 2 * 1024 * 1024;
 /// How much memory a search may use for the states that it has seen, in bytes.
 const CACHE: usize = 2 * 1024 * 1024;
-/// How many sets are kept for one tenant, and of how many tenants.
+/// How many sets are kept for one tenant, with how many bytes together, and of how many tenants.
 const KEPT_SETS: usize = 32;
-const KEPT_TENANTS: usize = 1024;
+const KEPT_BYTES: usize = 8 * 1024 * 1024;
+const KEPT_TENANTS: usize = 64;
 /// The most places that one search may find.
 pub(super) const MAX_SPANS: usize = 10_000;
 
@@ -40,6 +41,8 @@ pub(super) struct Patterns {
     any: dfa::DFA,
     /// Where each of them is.
     each: Vec<regex::Regex>,
+    /// How large all of it is, in bytes.
+    size: usize,
 }
 
 impl Patterns {
@@ -57,22 +60,28 @@ impl Patterns {
         let config = || {
             dfa::Config::new().cache_capacity(CACHE).minimum_cache_clear_count(Some(4)).minimum_bytes_per_state(Some(8))
         };
-        let compile = |pattern: &String| {
+        let (mut each, mut size) = (Vec::with_capacity(list.len()), 0_usize);
+        for pattern in list {
+            let refused = |why: &str| invalid(format!("its pattern `{}` cannot be used: {why}", shown(pattern, 64)));
             let built = regex::Builder::new()
                 .dfa(config())
                 .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_COMPILED)))
-                .build(pattern);
-            built.map_err(|error| {
-                invalid(format!("its pattern `{}` cannot be used: {}", shown(pattern, 64), chain(&error)))
-            })
-        };
-        let each = list.iter().map(compile).collect::<Result<_, _>>()?;
+                .build(pattern)
+                .map_err(|error| refused(&chain(&error)))?;
+            size += built.forward().get_nfa().memory_usage() + built.reverse().get_nfa().memory_usage();
+            // Looked at after each: a list must not take its memory before it is refused.
+            if size > 2 * MAX_COMPILED_SET {
+                return Err(refused("with those before it, it is too large when compiled"));
+            }
+            each.push(built);
+        }
         let any = dfa::Builder::new()
             .configure(config().match_kind(MatchKind::All))
             .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_COMPILED_SET)))
             .build_many(list)
             .map_err(|error| invalid(format!("its patterns cannot be used together: {}", chain(&error))))?;
-        Ok(Self { any, each })
+        size += any.get_nfa().memory_usage();
+        Ok(Self { any, each, size })
     }
 
     /// Finds every pattern in a text, in order of place. `may_go_on` is asked before each search.
@@ -144,13 +153,16 @@ impl PatternSets {
         let compiled = Arc::new(Patterns::compile(list)?);
         let mut tenants = self.0.lock();
         if !tenants.contains_key(tenant) && tenants.len() >= KEPT_TENANTS {
-            tenants.clear();
+            // Any one: it compiles anew when it comes back.
+            let other = tenants.keys().next().cloned();
+            other.map(|other| tenants.remove(&other));
         }
         let sets = tenants.entry(tenant.clone()).or_default();
-        if sets.len() >= KEPT_SETS {
+        sets.retain(|(known, _)| *known != digest);
+        sets.push_back((digest, Arc::clone(&compiled)));
+        while sets.len() > KEPT_SETS || sets.iter().map(|(_, set)| set.size).sum::<usize>() > KEPT_BYTES {
             sets.pop_front();
         }
-        sets.push_back((digest, Arc::clone(&compiled)));
         Ok(compiled)
     }
 
@@ -205,6 +217,10 @@ mod tests {
             assert_eq!(fault.code, FaultCode::OutputInvalid, "{fault}");
             assert!(fault.detail.contains(&bad[..1]), "{fault}");
         }
+        // Each of them is small enough, all together are not.
+        let large: Vec<String> = (0..MAX_PATTERNS).map(|n| format!("{n}(?-u:[a-z]{{900}})")).collect();
+        let fault = Patterns::compile(&large).map(drop).unwrap_err();
+        assert!(fault.detail.contains("too large"), "{fault}");
         let many: Vec<&str> = std::iter::repeat_n("a", MAX_PATTERNS + 1).collect();
         assert_eq!(find(&many, "a").unwrap_err().code, FaultCode::OutputInvalid);
         assert_eq!(find(&["a"], &"a".repeat(MAX_SPANS + 1)).unwrap_err().code, FaultCode::InputTooLarge);
@@ -236,5 +252,14 @@ mod tests {
         }
         assert_eq!(sets.0.lock()[&one].len(), KEPT_SETS);
         assert!(!Arc::ptr_eq(&first, &sets.get(&one, &list(0)).unwrap()), "the oldest is still there");
+        for n in 0..64 {
+            sets.get(&other, &[format!("{n}(?-u:[a-z]{{900}}){{3}}")]).unwrap();
+        }
+        let kept: usize = sets.0.lock()[&other].iter().map(|(_, set)| set.size).sum();
+        assert!(kept <= KEPT_BYTES, "{kept} bytes are kept");
+        for n in 0..2 * KEPT_TENANTS {
+            sets.get(&TenantId::new(format!("t{n}")), &list(0)).unwrap();
+        }
+        assert!(sets.0.lock().len() <= KEPT_TENANTS);
     }
 }
