@@ -48,7 +48,8 @@ pub(super) async fn run(
     let mut call = SessionCall::new(target, arguments);
     let mut steps = None;
     if let Some(token) = context.meta.get_progress_token() {
-        let (sink, out) = progress::channel(token, context.peer.clone());
+        let (sink, out) =
+            progress::channel(token, context.peer.clone(), Arc::clone(&gate.session), call.target.clone());
         call.progress = Some(Arc::new(sink));
         steps = Some(out);
     }

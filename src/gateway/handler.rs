@@ -101,7 +101,7 @@ impl ServerHandler for Gate {
         let Some(logs) = self.logs.lock().take() else { return };
         let changes =
             notices::list_changes(Arc::downgrade(&self.session), Arc::clone(&self.shown), context.peer.clone());
-        let logs = notices::logs(logs, self.session.caller().clone(), Arc::clone(&self.level), context.peer);
+        let logs = notices::logs(logs, Arc::downgrade(&self.session), Arc::clone(&self.level), context.peer);
         let hung_up = self.hung_up.clone();
         tokio::spawn(async move { hung_up.run_until_cancelled(futures::future::join(changes, logs)).await });
     }

@@ -19,7 +19,6 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::list;
 use crate::host::session::{Listing, Session};
-use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::ServerName;
 use crate::model::text;
@@ -82,7 +81,7 @@ pub(super) async fn list_changes(session: Weak<Session>, shown: Arc<Shown>, peer
 /// Passes on what upstreams log, at or above the level that the client wants, until the future is dropped.
 pub(super) async fn logs(
     mut logs: broadcast::Receiver<(ServerName, UpstreamLog)>,
-    caller: Caller,
+    session: Weak<Session>,
     level: Arc<Mutex<LoggingLevel>>,
     peer: Peer<RoleServer>,
 ) {
@@ -95,15 +94,18 @@ pub(super) async fn logs(
             }
             Err(RecvError::Closed) => return,
         };
-        if message.audience.as_ref().is_some_and(|audience| !audience.includes(&caller)) {
+        let Some(session) = session.upgrade() else { return };
+        if message.audience.as_ref().is_some_and(|audience| !audience.includes(session.caller())) {
             continue;
         }
         let of = severity(&message.level);
         if rank(of) < rank(*level.lock()) {
             continue;
         }
-        let mut params = LoggingMessageNotificationParam::new(of, bounded(message.data));
-        params.logger = Some(match &message.logger {
+        let left = session.clean_log(&server, message.logger.as_deref(), &message.data).await;
+        let Some((logger, data)) = left else { continue };
+        let mut params = LoggingMessageNotificationParam::new(of, bounded(data));
+        params.logger = Some(match &logger {
             Some(logger) => format!("{server}/{}", text::shown(logger, MAX_LOGGER)),
             None => server.to_string(),
         });

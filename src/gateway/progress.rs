@@ -3,11 +3,15 @@
 //! In order, rising, and always before the answer. A client that reads slowly misses steps, never the latest ones before
 //! them out of order; nothing waits for it.
 
+use std::sync::Arc;
+
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::Peer;
 use tokio::sync::mpsc;
 
+use crate::host::session::Session;
+use crate::model::name::Target;
 use crate::model::text;
 use crate::ports::upstream::{Progress, ProgressSink};
 
@@ -32,12 +36,19 @@ pub(super) struct Steps {
     latest: f64,
     token: ProgressToken,
     peer: Peer<RoleServer>,
+    session: Arc<Session>,
+    target: Target,
 }
 
-/// Makes both ends.
-pub(super) fn channel(token: ProgressToken, peer: Peer<RoleServer>) -> (impl ProgressSink + 'static, Steps) {
+/// Makes both ends, for a call of `target` in `session`.
+pub(super) fn channel(
+    token: ProgressToken,
+    peer: Peer<RoleServer>,
+    session: Arc<Session>,
+    target: Target,
+) -> (impl ProgressSink + 'static, Steps) {
     let (sender, queue) = mpsc::channel(WAITING);
-    (Sink(sender), Steps { queue, latest: f64::NEG_INFINITY, token, peer })
+    (Sink(sender), Steps { queue, latest: f64::NEG_INFINITY, token, peer, session, target })
 }
 
 impl Steps {
@@ -62,7 +73,11 @@ impl Steps {
         self.latest = step.progress;
         let mut params = ProgressNotificationParam::new(self.token.clone(), step.progress);
         params.total = step.total.filter(|total| total.is_finite());
-        params.message = step.message.map(|message| text::prefix(&message, MAX_MESSAGE).to_owned());
+        if let Some(message) = step.message {
+            // Cut last: a secret that is cut in two is none that a sanitiser knows.
+            let left = self.session.clean_progress(&self.target, &message).await;
+            params.message = left.map(|left| text::prefix(&left, MAX_MESSAGE).to_owned());
+        }
         if let Err(error) = self.peer.notify_progress(params).await {
             tracing::debug!(%error, "progress was not sent");
         }

@@ -1,5 +1,6 @@
 //! The host: everything wired together. One process, many sessions.
 
+mod aside;
 pub mod fleet;
 mod http_server;
 pub mod network;

@@ -5,11 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portcullis::gateway::{Ended, ServeOptions};
+use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::Code;
+use portcullis::model::verdict::FaultCode;
+use portcullis::ports::sanitiser::{Class, Edit, OutputFacts, Verdict};
 use portcullis::ports::upstream::UpstreamLog;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::fakes::sanitiser::{self, Cleaner};
 use crate::support::eventually;
 use crate::support::gate::{Bench, Client, ERROR, Script, VERBATIM};
 
@@ -432,6 +436,53 @@ async fn log_messages_of_upstreams_pass_at_or_above_the_level_that_was_set() {
     assert_eq!(told["params"], json!({ "level": "error", "logger": "fake/db", "data": { "of": "error" } }));
     let told = client.told("notifications/message").await;
     assert_eq!(told["params"], json!({ "level": "warning", "logger": "fake", "data": { "of": "warning" } }));
+}
+
+/// The messages of the steps of one call, in order.
+async fn step_messages(bench: &Bench) -> Vec<Value> {
+    let mut client = ready(bench).await;
+    client.call("1", r#"{"name":"fake__steps","_meta":{"progressToken":"t"}}"#).await;
+    let mut messages = Vec::new();
+    loop {
+        let mut message: Value = serde_json::from_str(&client.line().await.unwrap()).unwrap();
+        if message["id"] == 1 {
+            return messages;
+        }
+        messages.push(message["params"]["message"].take());
+    }
+}
+
+#[tokio::test]
+async fn r31_progress_messages_pass_the_sanitisers_and_one_that_fails_leaves_the_numbers_alone() {
+    let removing = sanitiser::bound(LayerKind::Managed, "m", &Cleaner::removes("at", Class::Secret));
+    let messages = step_messages(&Bench::cleaned(&["steps"], removing)).await;
+    assert_eq!(messages, ["[redacted: secret] 1", "[redacted: secret] 3", "[redacted: secret] 4.5"]);
+    let failing = sanitiser::bound(LayerKind::Managed, "m", &Cleaner::fails(FaultCode::Trap));
+    assert_eq!(step_messages(&Bench::cleaned(&["steps"], failing)).await, vec![Value::Null; 3]);
+}
+
+#[tokio::test]
+async fn r31_log_messages_pass_the_sanitisers_and_one_that_is_withheld_is_not_sent() {
+    let script = |facts: &OutputFacts| match facts.targets.iter().position(|target| &*target.text == "hunter2") {
+        Some(at) => {
+            let edit = Edit::Replace { target: at as u32, start: 0, end: 7, class: Class::Secret };
+            Ok((Verdict::Edit(vec![edit]), None))
+        }
+        None if facts.targets.iter().any(|target| &*target.text == "gone") => {
+            Ok((Verdict::Withhold("no".to_owned()), None))
+        }
+        None => Ok((Verdict::Pass, None)),
+    };
+    let bench = Bench::cleaned(&["echo"], sanitiser::bound(LayerKind::Managed, "m", &Cleaner::by(script)));
+    let mut client = ready(&bench).await;
+    for data in ["gone", "hunter2", "plain"] {
+        let (level, logger) = ("error".to_owned(), Some("db".to_owned()));
+        bench.script.events().log(UpstreamLog { level, logger, data: json!({ "k": data }), audience: None });
+    }
+    for left in ["[redacted: secret]", "plain"] {
+        let told = client.told("notifications/message").await;
+        assert_eq!(told["params"], json!({ "level": "error", "logger": "fake/db", "data": { "k": left } }));
+    }
 }
 
 #[tokio::test]

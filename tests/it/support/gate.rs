@@ -25,6 +25,7 @@ use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::{Ask, OnFailure, Reason, Remember, Reviewers, RuleId, Source, Verdict};
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
 use portcullis::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
+use portcullis::pipeline::emit::sanitise::Sanitiser;
 use portcullis::ports::approval::{
     ApprovalComponent, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
 };
@@ -306,6 +307,15 @@ impl Bench {
         Self { script, ..Self::of(BTreeMap::from([(ServerName::parse("fake").unwrap(), spec)])) }
     }
 
+    /// The same as [`Bench::new`], with a sanitiser of the managed layer.
+    pub(crate) fn cleaned(tools: &[&str], sanitiser: Sanitiser) -> Self {
+        let script = Arc::new(Script::default());
+        script.set_tools(tools);
+        let spec = Self::spec(Arc::new(FakeUpstream(Arc::clone(&script))));
+        let servers = BTreeMap::from([(ServerName::parse("fake").unwrap(), spec)]);
+        Self { script, ..Self::of_cleaned(servers, vec![sanitiser]) }
+    }
+
     /// How a server is run that is reached like this.
     pub(crate) fn spec(upstream: Arc<dyn Upstream>) -> ServerSpec {
         ServerSpec {
@@ -330,6 +340,10 @@ impl Bench {
 
     /// A host with these servers.
     pub(crate) fn of(servers: BTreeMap<ServerName, ServerSpec>) -> Self {
+        Self::of_cleaned(servers, Vec::new())
+    }
+
+    fn of_cleaned(servers: BTreeMap<ServerName, ServerSpec>, sanitisers: Vec<Sanitiser>) -> Self {
         let items = Arc::new(Items::default());
         let host = Host::start(HostParts {
             policies: PolicySet {
@@ -337,7 +351,7 @@ impl Bench {
                 baseline: bound(LayerKind::Builtin, "approval-baseline", Arc::new(Content)),
                 components: vec![bound(LayerKind::Managed, "guard", Arc::new(FakePolicy))],
                 connectors: Vec::new(),
-                sanitisers: Vec::new(),
+                sanitisers,
                 postures: PostureLayers::default(),
                 refusals: Vec::new(),
                 engine: Digest::of(b"no engine"),
