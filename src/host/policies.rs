@@ -168,8 +168,8 @@ fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> Parts {
     let data = spec.data.as_ref().map(|data| data.as_ref().map(|files| files.digest()));
     let data = format!("{data:?}");
     let source = Source { layer: spec.layer, component: spec.name.into(), digest: None };
-    let (pin, limits) = (spec.pin, spec.limits);
-    let admission = |data| Admission { pin, settings: spec.settings, limits, data, source: source.clone() };
+    let (pin, limits, observed) = (spec.pin, spec.limits, spec.observe);
+    let admission = |data| Admission { pin, settings: spec.settings, limits, data, source: source.clone(), observed };
     let loaded = spec
         .bytes
         .and_then(|bytes| engine.admit(&bytes, admission(spec.data?)))

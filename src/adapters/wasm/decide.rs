@@ -75,26 +75,35 @@ component! {
 #[async_trait]
 impl ApprovalComponent for WasmApproval {
     async fn evaluate(&self, facts: Arc<CallFacts>) -> Evaluation {
-        let (shared, component) = (Arc::clone(&self.shared), Arc::clone(&self.component));
-        let evaluation = self.shared.pool.run(move || approve(&shared, &component, &facts)).await;
-        evaluation.unwrap_or_else(Evaluation::failed)
+        let (shared, component, tenant) =
+            (Arc::clone(&self.shared), Arc::clone(&self.component), facts.caller.tenant.clone());
+        let work = move || approve(&shared, &component, &facts);
+        let code = |said: &Evaluation| said.result.as_ref().err().map(|fault| fault.code);
+        let said = self.component.in_turn(&self.shared, &tenant, work, code).await;
+        said.unwrap_or_else(Evaluation::failed)
     }
 }
 
 #[async_trait]
 impl ConnectorComponent for WasmConnector {
     async fn evaluate(&self, facts: Arc<AppToolFacts>) -> ConnectorEvaluation {
-        let (shared, component) = (Arc::clone(&self.shared), Arc::clone(&self.component));
-        let evaluation = self.shared.pool.run(move || connect(&shared, &component, &facts)).await;
-        evaluation.unwrap_or_else(ConnectorEvaluation::failed)
+        let (shared, component, tenant) =
+            (Arc::clone(&self.shared), Arc::clone(&self.component), facts.caller.tenant.clone());
+        let work = move || connect(&shared, &component, &facts);
+        let code = |said: &ConnectorEvaluation| said.result.as_ref().err().map(|fault| fault.code);
+        let said = self.component.in_turn(&self.shared, &tenant, work, code).await;
+        said.unwrap_or_else(ConnectorEvaluation::failed)
     }
 }
 
 #[async_trait]
 impl SanitiserComponent for WasmSanitiser {
     async fn sanitise(&self, facts: Arc<OutputFacts>) -> Sanitised {
-        let (shared, component) = (Arc::clone(&self.shared), Arc::clone(&self.component));
-        let said = self.shared.pool.run(move || sanitise(&shared, &component, &facts)).await;
+        let (shared, component, tenant) =
+            (Arc::clone(&self.shared), Arc::clone(&self.component), facts.caller.tenant.clone());
+        let work = move || sanitise(&shared, &component, &facts);
+        let code = |said: &Sanitised| said.result.as_ref().err().map(|fault| fault.code);
+        let said = self.component.in_turn(&self.shared, &tenant, work, code).await;
         said.unwrap_or_else(Sanitised::failed)
     }
 }

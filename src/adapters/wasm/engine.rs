@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash as _, Hasher};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) linker: Linker<State>,
     pub(super) ticker: Ticker,
     pub(super) pool: Pool,
+    /// The next component's number.
+    pub(super) numbers: AtomicU64,
     /// Compiled code by digest, shared by all layers and tenants. Held while compiling, so that one component compiles at a
     /// time, on all cores.
     pub(super) compiled: Mutex<HashMap<Digest, Weak<Compiled>>>,
@@ -129,6 +132,7 @@ impl Engine {
             linker,
             ticker,
             pool,
+            numbers: AtomicU64::default(),
             compiled,
             patterns: Arc::default(),
             compiler,

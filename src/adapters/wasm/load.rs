@@ -4,6 +4,7 @@
 //! seconds, so callers load on a thread of their own, never for a call that waits.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
@@ -38,13 +39,15 @@ pub struct Admission {
     pub data: Option<Arc<DataFiles>>,
     /// Who it is in labels and records; the digest is set when it is admitted.
     pub source: Source,
+    /// Whether it is only observed: then it runs when nothing else waits (R16).
+    pub observed: bool,
 }
 
 impl Admission {
     /// A component without pin, settings and data, under the default limits.
     #[must_use]
     pub fn plain(source: Source) -> Self {
-        Self { pin: None, settings: Value::Null, limits: Limits::default(), data: None, source }
+        Self { pin: None, settings: Value::Null, limits: Limits::default(), data: None, source, observed: false }
     }
 }
 
@@ -85,7 +88,11 @@ impl Engine {
         let exports = compiled.hooks.exports();
         let source = Source { digest: Some(digest), ..wanted.source };
         let (data, limits) = (wanted.data, wanted.limits);
-        let component = Arc::new(Component { compiled, settings, data, limits, source: source.clone() });
+        let (number, observed) = (self.0.numbers.fetch_add(1, Ordering::Relaxed), wanted.observed);
+        let circuits = Arc::default();
+        let component =
+            Component { compiled, settings, data, limits, source: source.clone(), number, observed, circuits };
+        let component = Arc::new(component);
         // A component that cannot even start is found when it is loaded.
         let budget = Budget::deciding(&limits);
         component.run(&self.0, &budget, || Subject::Nothing, |hooks, store| hooks.start(store)).result?;

@@ -16,6 +16,7 @@ mod answer;
 mod bindings;
 pub mod builtin;
 pub mod cache;
+mod circuit;
 pub mod compile;
 mod decide;
 mod described;
@@ -32,6 +33,7 @@ mod settings;
 mod state;
 mod ticker;
 mod told;
+mod turns;
 
 pub use cache::Cache;
 pub use compile::Compiling;

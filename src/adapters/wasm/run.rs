@@ -5,15 +5,18 @@ use std::time::Instant;
 
 use wasmtime::Store;
 
+use super::circuit::Circuits;
 use super::engine::Shared;
 use super::fault;
 use super::hooks::Hooks;
 use super::limits::{Budget, Limits, MAX_HANDLES};
 use super::load::Compiled;
+use super::pool::Share;
 use super::settings::Settings;
 use super::state::{State, Subject};
 use super::ticker::TICK;
 use crate::config::data::DataFiles;
+use crate::model::caller::TenantId;
 use crate::model::verdict::{Fault, FaultCode, Source};
 use crate::ports::approval::{LogLine, Usage};
 
@@ -24,6 +27,11 @@ pub(super) struct Component {
     pub(super) data: Option<Arc<DataFiles>>,
     pub(super) limits: Limits,
     pub(super) source: Source,
+    /// Its number in its engine: what turns are taken by.
+    pub(super) number: u64,
+    /// Whether nothing waits for its answers (R16).
+    pub(super) observed: bool,
+    pub(super) circuits: Arc<Circuits>,
 }
 
 /// What came of one evaluation.
@@ -34,6 +42,26 @@ pub(super) struct Run<R> {
 }
 
 impl Component {
+    /// Runs `work` on a worker when it is this component's turn, if its circuit lets it; `fault` says what of the result
+    /// counts as a failure.
+    pub(super) async fn in_turn<R: Send + 'static>(
+        &self,
+        shared: &Shared,
+        tenant: &TenantId,
+        work: impl FnOnce() -> R + Send + 'static,
+        fault: impl FnOnce(&R) -> Option<FaultCode> + Send + 'static,
+    ) -> Result<R, Fault> {
+        let pass = self.circuits.enter(tenant, Instant::now())?;
+        let share = Share { tenant: tenant.clone(), component: self.number, observed: self.observed };
+        let settled = move || {
+            let result = work();
+            // Here, not by the caller, who may have gone.
+            pass.settle(fault(&result), Instant::now());
+            result
+        };
+        shared.pool.run(&share, settled).await
+    }
+
     /// Runs `work` in a store of its own, and once more after a deadline.
     ///
     /// The machine was busy: a deadline says little about the component, and fuel still bounds it (R14).
