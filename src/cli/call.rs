@@ -25,7 +25,7 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
     let reference = setup::target(&given.tool)?;
     let arguments = setup::arguments(&given)?;
     let cancel = setup::stop_on_signals()?;
-    let setup::Wired { resolved, mut parts } = setup::wire(global).await?;
+    let setup::Wired { resolved, mut parts, .. } = setup::wire(global).await?;
     setup::only(&mut parts, &reference);
     let host = Host::start(parts);
     let session = host.session(local_caller(), terminal::reviewer());

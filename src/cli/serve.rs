@@ -3,6 +3,7 @@
 use portcullis::gateway::{self, Ended, ServeOptions};
 use portcullis::host::Host;
 use portcullis::host::user::local_caller;
+use portcullis::host::watch::Watch;
 
 use super::args::Global;
 use super::exit::{Exit, Trouble};
@@ -11,7 +12,8 @@ use super::{setup, stdio};
 /// Serves until the client or a signal ends it.
 pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
     let shutdown = setup::stop_on_signals()?;
-    let host = Host::start(setup::wire(global).await?.parts);
+    let setup::Wired { parts, reloader, logins, .. } = setup::wire(global).await?;
+    let host = Host::start(parts);
     let required = tokio::select! {
         required = host.fleet().await_required() => required,
         () = shutdown.cancelled() => Ok(()),
@@ -20,6 +22,8 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         host.shutdown(std::time::Duration::ZERO).await;
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
+    // Ends with the host, or when serving ends.
+    tokio::spawn(Watch::new(&host, reloader, logins).run(shutdown.clone()));
     let options = ServeOptions { shutdown, ..ServeOptions::default() };
     let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {

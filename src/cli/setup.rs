@@ -3,11 +3,14 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
+use portcullis::adapters::oauth::Logins;
 use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::record::jsonl::JsonLines;
-use portcullis::adapters::wasm::Options;
+use portcullis::adapters::wasm::{Engine, EngineError, Options};
 use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
+use portcullis::host::reload::{Loaded, Reloader};
 use portcullis::host::user::{local_logins, sandbox};
 use portcullis::host::{HostParts, wire};
 use portcullis::model::arguments::MAX_ARGUMENTS;
@@ -29,13 +32,16 @@ pub(crate) fn places() -> Result<Places, Trouble> {
 
 /// Reads the configuration. Never fails for what is in it: that is in the view.
 pub(crate) fn resolve(global: &Global, places: &Places) -> Resolved {
-    let session = SessionSources {
+    load(places, &session(global))
+}
+
+fn session(global: &Global) -> SessionSources {
+    SessionSources {
         files: global.config.clone(),
         overrides: global.set.clone(),
         managed: global.managed.iter().cloned().collect(),
         embedded: Vec::new(),
-    };
-    load(places, &session)
+    }
 }
 
 /// The configuration and the parts of a host.
@@ -44,12 +50,27 @@ pub(crate) struct Wired {
     pub resolved: Arc<Resolved>,
     /// The parts.
     pub parts: HostParts,
+    /// What read the configuration, for reading it again.
+    pub reloader: Reloader,
+    /// The user's logins.
+    pub logins: Option<Logins>,
 }
 
 /// Reads the configuration, says what is wrong with it, and wires a host.
 pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     let places = places()?;
-    let resolved = Arc::new(resolve(global, &places));
+    let (sandbox, session) = (options(&places)?, session(global));
+    let loading = {
+        let places = places.clone();
+        tokio::task::spawn_blocking(move || {
+            let mut reloader = Reloader::new(places, session, Engine::with_options(sandbox)?);
+            let loaded = reloader.load(Instant::now());
+            Ok::<_, EngineError>((reloader, loaded))
+        })
+    };
+    let loaded = loading.await.map_err(|error| Trouble::caused(Exit::Failed, "loading was broken off", &error))?;
+    let (reloader, Loaded { resolved, policies, .. }) =
+        loaded.map_err(|error| Trouble::caused(Exit::Failed, "the policy sandbox cannot start", &error))?;
     let told = |problem: &&Problem| resolved.refusals.iter().any(|refusal| refusal.contains(&problem.message));
     for problem in resolved.problems.iter().filter(|problem| !told(problem)).chain(&resolved.warnings) {
         render::talk(&format!("{}: {problem}", render::styled(render::WARN, "warning")));
@@ -60,9 +81,8 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     let recorder = recorder(global)?;
     let state = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
     let logins = local_logins(&places);
-    let parts = wire::host_parts(Arc::clone(&resolved), options(&places)?, places.user, recorder, logins, state).await;
-    let parts = parts.map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
-    Ok(Wired { resolved, parts })
+    let parts = wire::host_parts(&resolved, policies, recorder, logins.as_ref(), state);
+    Ok(Wired { resolved: Arc::new(resolved), parts, reloader, logins })
 }
 
 /// How this program gets at compiled code.

@@ -26,7 +26,7 @@ const HIDDEN: &str = "hidden";
 /// Lists the tools, and ends the servers.
 pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Trouble> {
     let stop = setup::stop_on_signals()?;
-    let setup::Wired { resolved, parts } = setup::wire(global).await?;
+    let setup::Wired { resolved, parts, .. } = setup::wire(global).await?;
     if !resolved.refusals.is_empty() {
         // Said already, each with its layer; a list would only be half of the truth.
         let hint = "`portcullis config check` says what to mend";

@@ -16,6 +16,7 @@ pub mod discover;
 pub mod docs;
 pub mod endpoint;
 pub mod file;
+pub mod found;
 mod identity;
 pub mod matcher;
 pub mod open;
@@ -37,5 +38,6 @@ mod trust_store;
 mod unknown;
 
 pub use discover::{EmbeddedLayer, Places, SessionSources};
+pub use found::Found;
 pub use problem::Problem;
-pub use stack::{LayerState, LayerStatus, Resolved, load};
+pub use stack::{LayerState, LayerStatus, Resolved, load, resolve};

@@ -106,6 +106,8 @@ pub struct ComponentBytes {
     pub bytes: Vec<u8>,
     /// Its SHA-256.
     pub digest: Digest,
+    /// The text beside it that signs it, where a requirement asks for one and there is one.
+    pub signature: Option<Vec<u8>>,
 }
 
 impl PolicyEntry {
@@ -151,6 +153,21 @@ impl PolicyEntry {
     pub fn component_path(&self) -> PathBuf {
         self.folder.join(&self.component)
     }
+
+    /// Checks what was read before against what the entry and the requirements say now.
+    ///
+    /// # Errors
+    /// [`ComponentError::Broken`], [`ComponentError::Digest`] or [`ComponentError::Unmet`].
+    pub fn check(&self, read: &ComponentBytes) -> Result<(), ComponentError> {
+        if let Some(broken) = &self.broken {
+            return Err(ComponentError::Broken(broken.clone()));
+        }
+        let (path, found) = (self.component_path(), read.digest);
+        if let Some(wanted) = self.sha256.filter(|wanted| *wanted != found) {
+            return Err(ComponentError::Digest { path, wanted, found });
+        }
+        self.floor.check(found, read.signature.as_deref()).map_err(|unmet| ComponentError::Unmet { path, unmet })
+    }
 }
 
 /// Reads a policy's component once, at most [`MAX_COMPONENT`] bytes. Checks the pin, and ownership where the layer's own
@@ -167,19 +184,13 @@ pub fn read_component(entry: &PolicyEntry, user: u32) -> Result<ComponentBytes, 
         read_inside(&entry.folder, file, owner(&entry.layer, user), max).map_err(ComponentError::Unusable)
     };
     let Some(bytes) = read(&entry.component, MAX_COMPONENT)? else { return Err(ComponentError::Missing(path)) };
-    let found = Digest::of(&bytes);
-    match entry.sha256 {
-        Some(wanted) if wanted != found => return Err(ComponentError::Digest { path, wanted, found }),
-        Some(_) | None => {}
-    }
     let signature = match entry.floor.needs_signature() {
         true => read(&signature_file(&entry.component), MAX_TEXT)?,
         false => None,
     };
-    match entry.floor.check(found, signature.as_deref()) {
-        Ok(()) => Ok(ComponentBytes { bytes, digest: found }),
-        Err(unmet) => Err(ComponentError::Unmet { path, unmet }),
-    }
+    let read = ComponentBytes { digest: Digest::of(&bytes), bytes, signature };
+    entry.check(&read)?;
+    Ok(read)
 }
 
 /// Reads a file inside its own folder once, at most [`MAX_COMPONENT`] bytes. `None`: it does not exist.

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::discover::{Candidate, Content, Places, SessionSources, discover};
+use super::discover::{Candidate, Content, Places, SessionSources};
 use super::file::{DEFAULT_ASK_TIMEOUT, DEFAULT_CONCURRENT_CALLS, DEFAULT_NAME_LIMIT, Names};
+use super::found::Found;
 use super::matcher::Matcher;
 use super::parse::{LayerFile, parse};
 use super::policy_ref::PolicyEntry;
@@ -185,11 +186,16 @@ pub(crate) struct Layer {
 /// Finds, reads and merges all layers. Never fails: what is wrong is in the view, and refuses what it must.
 #[must_use]
 pub fn load(places: &Places, session: &SessionSources) -> Resolved {
+    resolve(places, &Found::read(places, session))
+}
+
+/// Merges what was found, as [`load`] does.
+#[must_use]
+pub fn resolve(places: &Places, found: &Found) -> Resolved {
     let mut reading =
         Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
-    let candidates = discover(places, session);
-    let refused = requirements::refuses_projects(&candidates);
-    for candidate in candidates {
+    let refused = requirements::refuses_projects(found.candidates());
+    for candidate in found.candidates() {
         match &refused {
             Some(by) if candidate.layer.kind() == LayerKind::Project => reading.not_read(candidate, by),
             _ => reading.read(candidate),
@@ -218,38 +224,38 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn read(&mut self, candidate: Candidate) {
+    fn read(&mut self, candidate: &Candidate) {
         match &candidate.content {
             // R7: what a project no longer says still holds if the user trusted it.
-            Content::Absent => match self.record(&candidate) {
-                Some(record) => self.changed(&candidate, None, "its file went away".to_owned(), record),
-                None => self.status(&candidate, None, LayerState::Absent),
+            Content::Absent => match self.record(candidate) {
+                Some(record) => self.changed(candidate, None, "its file went away".to_owned(), record),
+                None => self.status(candidate, None, LayerState::Absent),
             },
-            Content::Broken(why) => match self.record(&candidate) {
-                Some(record) => self.changed(&candidate, None, format!("its file cannot be read ({why})"), record),
-                None => self.broken(&candidate, None, why.clone(), vec![]),
+            Content::Broken(why) => match self.record(candidate) {
+                Some(record) => self.changed(candidate, None, format!("its file cannot be read ({why})"), record),
+                None => self.broken(candidate, None, why.clone(), vec![]),
             },
             Content::Text(text, digest) => {
                 let (text, digest) = (text.as_str(), *digest);
                 if candidate.layer.kind() == LayerKind::Project {
-                    self.project(&candidate, text, digest);
+                    self.project(candidate, text, digest);
                 } else {
-                    self.apply(&candidate, text, digest, None);
+                    self.apply(candidate, text, digest, None);
                 }
             }
         }
     }
 
     /// `projects = false` of a requirement. The user's own file that lies in a project still restricts (R6).
-    fn not_read(&mut self, candidate: Candidate, by: &LayerRef) {
+    fn not_read(&mut self, candidate: &Candidate, by: &LayerRef) {
         let why = format!("`requirements.projects` of the {by} layer");
         match &candidate.content {
-            Content::Text(text, digest) if candidate.users => self.restrict(&candidate, text.as_str(), *digest),
-            Content::Broken(why) if candidate.users => self.broken(&candidate, None, why.clone(), vec![]),
-            Content::Absent => self.status(&candidate, None, LayerState::Absent),
+            Content::Text(text, digest) if candidate.users => self.restrict(candidate, text.as_str(), *digest),
+            Content::Broken(why) if candidate.users => self.broken(candidate, None, why.clone(), vec![]),
+            Content::Absent => self.status(candidate, None, LayerState::Absent),
             Content::Text(..) | Content::Broken(_) => {
                 self.problems.push(Problem::of_layer(&candidate.layer, format!("is not read: refused by {why}")));
-                self.status(&candidate, None, LayerState::Refused(why));
+                self.status(candidate, None, LayerState::Refused(why));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
@@ -155,7 +155,7 @@ pub struct ServerStatus {
 
 /// All servers of one host.
 pub struct Fleet {
-    servers: BTreeMap<ServerName, Server>,
+    servers: RwLock<BTreeMap<ServerName, Arc<Server>>>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
     grace: Mutex<Option<Instant>>,
@@ -174,6 +174,9 @@ pub(super) struct Server {
     required: bool,
     local: bool,
     startup_timeout: Duration,
+    /// What it runs by; none: it is not run.
+    config: Option<Digest>,
+    pub(super) stop: CancellationToken,
 }
 
 /// What all tasks share.
@@ -199,6 +202,13 @@ impl Shared {
         };
         self.catalog.publish(live.servers.clone(), Arc::clone(&live.policies)).await;
     }
+
+    /// Publishes other policies for the same servers.
+    async fn decide_by(&self, policies: Arc<PolicySet>) {
+        let mut live = self.live.lock().await;
+        live.policies = policies;
+        self.catalog.publish(live.servers.clone(), Arc::clone(&live.policies)).await;
+    }
 }
 
 impl Fleet {
@@ -216,18 +226,64 @@ impl Fleet {
             logs: broadcast::Sender::new(LOG_BACKLOG),
             stop: CancellationToken::new(),
         });
-        let tasks = TaskTracker::new();
-        let mut servers = BTreeMap::new();
+        let fleet = Self { servers: RwLock::default(), shared, tasks: TaskTracker::new(), grace: Mutex::new(None) };
+        fleet.run(specs, disabled);
+        Arc::new(fleet)
+    }
+
+    /// Puts other policies in force, then other servers: those whose configuration is the same go on as they are, the others
+    /// end, and new ones start. Returns when the policies are in force and the servers that go have been told.
+    pub(super) async fn reconfigure(
+        &self,
+        policies: Arc<PolicySet>,
+        specs: BTreeMap<ServerName, ServerSpec>,
+        disabled: BTreeMap<ServerName, String>,
+    ) {
+        self.shared.decide_by(policies).await;
+        self.run(specs, disabled);
+    }
+
+    fn run(&self, specs: BTreeMap<ServerName, ServerSpec>, disabled: BTreeMap<ServerName, String>) {
+        let mut servers = self.servers.write();
+        let mut before = std::mem::take(&mut *servers);
         for (name, spec) in specs {
-            let (required, local) = (spec.required, spec.view.local);
-            let server = Server { required, local, ..Server::new(ServerState::Starting, spec.startup_timeout) };
-            tasks.spawn(supervise::run(Supervised::new(name.clone(), spec, &server, Arc::clone(&shared))));
-            servers.insert(name, server);
+            let old = before.remove(&name);
+            if let Some(same) = old.as_ref().filter(|old| old.config == Some(spec.config)) {
+                servers.insert(name, Arc::clone(same));
+                continue;
+            }
+            let (required, local, config) = (spec.required, spec.view.local, Some(spec.config));
+            let stop = self.shared.stop.child_token();
+            let new = Server::new(ServerState::Starting, spec.startup_timeout);
+            let server = Server { required, local, config, stop, ..new };
+            let task = supervise::run(Supervised::new(name.clone(), spec, &server, Arc::clone(&self.shared)));
+            let ended = old.map(|old| old.end());
+            self.tasks.spawn(async move {
+                // What the one before publishes at its end is that there is none.
+                if let Some(ended) = ended {
+                    ended.await;
+                }
+                task.await;
+            });
+            servers.insert(name, Arc::new(server));
         }
         for (name, text) in disabled {
-            servers.insert(name, Server::new(ServerState::Disabled { text }, Duration::ZERO));
+            if let Some(old) = before.remove(&name) {
+                self.tasks.spawn(old.end());
+            }
+            servers.insert(name, Arc::new(Server::new(ServerState::Disabled { text }, Duration::ZERO)));
         }
-        Arc::new(Self { servers, shared, tasks, grace: Mutex::new(None) })
+        for gone in before.into_values() {
+            self.tasks.spawn(gone.end());
+        }
+    }
+
+    fn server(&self, name: &ServerName) -> Option<Arc<Server>> {
+        self.servers.read().get(name).cloned()
+    }
+
+    fn servers(&self) -> Vec<(ServerName, Arc<Server>)> {
+        self.servers.read().iter().map(|(name, server)| (name.clone(), Arc::clone(server))).collect()
     }
 
     /// Waits for the required servers.
@@ -236,7 +292,7 @@ impl Fleet {
     /// One text that names every required server that failed, and why.
     pub async fn await_required(&self) -> Result<(), String> {
         let mut failures = Vec::new();
-        for (name, server) in self.servers.iter().filter(|(_, server)| server.required) {
+        for (name, server) in self.servers().into_iter().filter(|(_, server)| server.required) {
             let mut state = server.state.subscribe();
             let settled = state.wait_for(ServerState::is_settled).await.map(|state| state.clone());
             if let Ok(ServerState::Failed { why, .. }) = settled {
@@ -253,7 +309,7 @@ impl Fleet {
     /// later ones do not.
     pub async fn settle(&self) {
         let deadline = *self.grace.lock().get_or_insert_with(|| Instant::now() + GRACE);
-        for server in self.servers.values() {
+        for (_name, server) in self.servers() {
             let mut state = server.state.subscribe();
             let settled = state.wait_for(ServerState::is_settled);
             if tokio::time::timeout_at(deadline, settled).await.is_err() {
@@ -264,7 +320,7 @@ impl Fleet {
 
     /// Waits until every server has started or failed; each is bounded by its own startup timeout.
     pub async fn settle_fully(&self) {
-        for server in self.servers.values() {
+        for (_name, server) in self.servers() {
             let mut state = server.state.subscribe();
             let _settled = state.wait_for(ServerState::is_settled).await;
         }
@@ -275,13 +331,13 @@ impl Fleet {
     pub fn absent(&self) -> Vec<ServerName> {
         let absent =
             |server: &Server| matches!(*server.state.borrow(), ServerState::Starting | ServerState::Failed { .. });
-        self.servers.iter().filter(|(_, server)| absent(server)).map(|(name, _)| name.clone()).collect()
+        self.servers().into_iter().filter(|(_, server)| absent(server)).map(|(name, _)| name).collect()
     }
 
     /// Whether a server is known to run on this machine.
     #[must_use]
     pub fn is_local(&self, server: &ServerName) -> bool {
-        self.servers.get(server).is_some_and(|server| server.local)
+        self.server(server).is_some_and(|server| server.local)
     }
 
     /// Returns where every server is.
@@ -293,15 +349,15 @@ impl Fleet {
             let live = server.live.lock().as_ref().and_then(Weak::upgrade);
             live.filter(|connection| connection.is_open())
         };
-        let status = |(name, server): (&ServerName, &Server)| ServerStatus {
-            server: name.clone(),
+        let status = |(name, server): (ServerName, Arc<Server>)| ServerStatus {
             state: server.state.borrow().clone(),
-            tools: listed(name),
+            tools: listed(&name),
+            server: name,
             problems: server.problems.lock().clone(),
-            traffic: live(server).map(|connection| connection.traffic()),
+            traffic: live(&server).map(|connection| connection.traffic()),
             events: server.events.lock().clone(),
         };
-        self.servers.iter().map(status).collect()
+        self.servers().into_iter().map(status).collect()
     }
 
     /// Returns a receiver of the servers' log messages.
@@ -312,7 +368,7 @@ impl Fleet {
 
     /// Says why a call to a server failed on its way: each reason once, until a call succeeds.
     pub(super) fn call_ended(&self, name: &ServerName, failed: Option<&str>) {
-        let Some(server) = self.servers.get(name) else { return };
+        let Some(server) = self.server(name) else { return };
         let mut failing = server.failing.lock();
         if failing.as_deref() == failed {
             return;
@@ -350,6 +406,20 @@ impl Server {
             required: false,
             local: false,
             startup_timeout,
+            config: None,
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// Ends it; done when it has ended.
+    fn end(self: Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
+        self.stop.cancel();
+        async move {
+            if self.config.is_some() {
+                let mut state = self.state.subscribe();
+                // The sender is ours, so waiting cannot fail.
+                drop(state.wait_for(|state| matches!(state, ServerState::Stopped)).await);
+            }
         }
     }
 }
@@ -357,7 +427,7 @@ impl Server {
 #[async_trait]
 impl FleetPort for Fleet {
     async fn await_ready(&self, name: &ServerName, caller: &Caller) {
-        let Some(server) = self.servers.get(name) else { return };
+        let Some(server) = self.server(name) else { return };
         let live = server.live.lock().as_ref().and_then(Weak::upgrade);
         if let Some(connection) = live.filter(|connection| !connection.is_open()) {
             // Its end is told only once its process is gone, and that may take a while.
@@ -387,7 +457,7 @@ impl FleetPort for Fleet {
     }
 
     fn session_ended(&self, session: &SessionId) {
-        for server in self.servers.values() {
+        for (_name, server) in self.servers() {
             if let Some(connection) = server.live.lock().as_ref().and_then(Weak::upgrade) {
                 connection.session_ended(session);
             }
@@ -395,7 +465,7 @@ impl FleetPort for Fleet {
     }
 
     fn mark_dirty(&self, name: &ServerName, connection: ConnectionId) {
-        if let Some(server) = self.servers.get(name) {
+        if let Some(server) = self.server(name) {
             // A late word about an older connection must not hide one about the newest.
             let mut dirty = server.dirty.lock();
             *dirty = (*dirty).max(Some(connection));

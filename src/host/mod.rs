@@ -5,14 +5,18 @@ pub mod fleet;
 mod http_server;
 pub mod network;
 pub mod policies;
+pub mod reload;
 pub mod session;
 mod supervise;
 pub mod user;
+pub mod watch;
 pub mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use crate::model::caller::Caller;
 use crate::model::name::ServerName;
@@ -28,6 +32,7 @@ use crate::ports::recorder::Recorder;
 use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
 use fleet::{Fleet, ServerSpec, ServerStatus};
+use reload::Kept;
 use session::Session;
 
 /// What a host is made of. Every field is needed: a host without a recorder or a clock does not exist.
@@ -57,6 +62,7 @@ pub struct Host {
     pipeline: Pipeline,
     catalog: Arc<Catalog>,
     fleet: Arc<Fleet>,
+    kept: ArcSwap<Vec<Kept>>,
 }
 
 impl Host {
@@ -77,7 +83,7 @@ impl Host {
             observatory,
             ask_deadline: parts.ask_deadline.unwrap_or(ask::DEADLINE),
         };
-        Arc::new(Self { pipeline, catalog, fleet })
+        Arc::new(Self { pipeline, catalog, fleet, kept: ArcSwap::default() })
     }
 
     /// Opens a session of a caller, with whoever can be asked in it.
@@ -102,6 +108,25 @@ impl Host {
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {
         self.fleet.status()
+    }
+
+    /// Puts another configuration in force: calls are decided by it from now on, and one that was decided before is decided
+    /// again before it is sent (R19). Servers whose configuration is the same go on as they are.
+    pub async fn reconfigure(
+        &self,
+        policies: PolicySet,
+        servers: BTreeMap<ServerName, ServerSpec>,
+        disabled: BTreeMap<ServerName, String>,
+        kept: Vec<Kept>,
+    ) {
+        self.kept.store(Arc::new(kept));
+        self.fleet.reconfigure(Arc::new(policies), servers, disabled).await;
+    }
+
+    /// Returns the layers that cannot be used as they are now and stay as they were, and those that did for too long (R8).
+    #[must_use]
+    pub fn kept(&self) -> Arc<Vec<Kept>> {
+        self.kept.load_full()
     }
 
     pub(crate) fn pipeline(&self) -> &Pipeline {

@@ -10,6 +10,7 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Server, ServerSpec, ServerState, Shared, Since, replace};
 use crate::model::name::ServerName;
@@ -47,6 +48,7 @@ pub(super) struct Supervised {
     events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
     live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
     shared: Arc<Shared>,
+    stop: CancellationToken,
 }
 
 /// Why watching a connection ended.
@@ -67,6 +69,7 @@ impl Supervised {
             events: Arc::clone(&server.events),
             live: Arc::clone(&server.live),
             shared,
+            stop: server.stop.clone(),
         }
     }
 }
@@ -79,7 +82,7 @@ enum Next {
     Rest(StartFailure),
 }
 
-/// Runs a server until the fleet stops.
+/// Runs a server until it is stopped, by itself or with the fleet.
 ///
 /// A panic of one life is a failure of the start like any other: nobody waits for ever for a server that nobody starts.
 pub(super) async fn run(server: Supervised) {
@@ -113,7 +116,7 @@ impl Supervised {
     async fn life(&self, failures: &mut u32) -> Next {
         let started = tokio::select! {
             biased;
-            () = self.shared.stop.cancelled() => return Next::Stop,
+            () = self.stop.cancelled() => return Next::Stop,
             started = self.start() => started,
         };
         let (connection, listing, signals) = match started {
@@ -198,7 +201,7 @@ impl Supervised {
         loop {
             tokio::select! {
                 biased;
-                () = self.shared.stop.cancelled() => return Ended::Stop,
+                () = self.stop.cancelled() => return Ended::Stop,
                 () = signals.changed.notified() => {}
                 () = self.wanted.notified() => {}
                 () = until(relist) => {}
@@ -220,7 +223,7 @@ impl Supervised {
                 let listed = tokio::select! {
                     biased;
                     // A server that lists slowly does not hold up the end.
-                    () = self.shared.stop.cancelled() => return Ended::Stop,
+                    () = self.stop.cancelled() => return Ended::Stop,
                     listed = listing => listed,
                 };
                 relist = None;
@@ -256,7 +259,7 @@ impl Supervised {
         }
     }
 
-    /// Takes the server out of the catalog and waits before the next attempt. False when the fleet stops.
+    /// Takes the server out of the catalog and waits before the next attempt. False when it is stopped.
     async fn rest(&self, failure: StartFailure, failures: u32) -> bool {
         self.shared.publish(&self.name, None).await;
         let failed = ServerState::Failed { why: failure, since: Since(Instant::now()) };
@@ -268,7 +271,7 @@ impl Supervised {
         loop {
             tokio::select! {
                 biased;
-                () = self.shared.stop.cancelled() => return false,
+                () = self.stop.cancelled() => return false,
                 () = tokio::time::sleep_until(until), if tries_again => return true,
                 () = self.wanted.notified() => {
                     // A call that wants the server has set it to starting.

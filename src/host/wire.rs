@@ -2,10 +2,11 @@
 //!
 //! Promises: every server and every policy of the configuration is there, whatever is wrong with it: a server that cannot
 //! run says why, a policy that cannot be loaded refuses what it matches, a layer that cannot be read refuses every call
-//! (R8). A trusted project's files are compared with what was trusted each time its server is started (R7). The environment is read when a server starts, never before and never printed (R4). Compiling happens off the
-//! reactor.
+//! (R8). A trusted project's files are compared with what was trusted each time its server is started (R7). The environment is read when a server starts, never before and never printed (R4). Compiling
+//! blocks: call it off the reactor.
 //!
-//! Does not watch the configuration; does not start anything: that is [`Host::start`](super::Host::start).
+//! Does not watch the configuration: that is [`super::reload`]; does not start anything: that is
+//! [`Host::start`](super::Host::start).
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,13 +28,13 @@ use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
-use crate::adapters::wasm::{Class, Engine, EngineError, Limits, Options};
+use crate::adapters::wasm::{Class, Engine, Limits};
 use crate::config::apps::AppSettings;
-use crate::config::data::read_data;
+use crate::config::data::{DataFiles, read_data};
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
-use crate::config::policy_ref::{ComponentError, PolicyEntry, read_component};
+use crate::config::policy_ref::{ComponentBytes, ComponentError, PolicyEntry, read_component};
 use crate::config::requirements::Unmet;
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, RestartWhen};
@@ -56,17 +57,6 @@ use crate::ports::recorder::Recorder;
 use crate::ports::state::PolicyState;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
 
-/// Why there is no host.
-#[derive(Debug, thiserror::Error)]
-pub enum WireError {
-    /// There is no sandbox, so nothing could decide.
-    #[error("the policy sandbox cannot start")]
-    Engine(#[from] EngineError),
-    /// Loading was broken off.
-    #[error("loading the policies was broken off")]
-    Interrupted(#[source] tokio::task::JoinError),
-}
-
 /// Why there is no state, and so no host.
 #[derive(Debug, thiserror::Error)]
 pub enum NoState {
@@ -87,30 +77,20 @@ pub fn open_state(places: &Places) -> Result<Arc<dyn PolicyState>, NoState> {
     Ok(Arc::new(sqlite::open(folder, places.user)?))
 }
 
-/// Loads the policies and describes the servers. `sandbox` says how their code is compiled and kept; `user` is whose files the components must be (R6); `logins` gives tokens to
-/// HTTP servers; `state` keeps what components know of earlier calls.
-///
-/// # Errors
-/// A [`WireError`]. What is wrong with single entries is in the parts.
-pub async fn host_parts(
-    resolved: Arc<Resolved>,
-    sandbox: Options,
-    user: u32,
+/// Describes a host: its servers, and what decides about their calls. `logins` gives tokens to HTTP servers; `state` keeps what
+/// components know of earlier calls. What is wrong with single entries is in the parts.
+#[must_use]
+pub fn host_parts(
+    resolved: &Resolved,
+    policies: PolicySet,
     recorder: Arc<dyn Recorder>,
-    logins: Option<Logins>,
+    logins: Option<&Logins>,
     state: Arc<dyn PolicyState>,
-) -> Result<HostParts, WireError> {
-    let loading = {
-        let resolved = Arc::clone(&resolved);
-        tokio::task::spawn_blocking(move || {
-            Engine::with_options(sandbox).map(|engine| policies(&resolved, user, &engine))
-        })
-    };
-    let policies = loading.await.map_err(WireError::Interrupted)??;
-    let (servers, disabled) = servers(&resolved, logins.as_ref());
-    Ok(HostParts {
+) -> HostParts {
+    let (servers, disabled) = servers(resolved, logins);
+    HostParts {
         policies,
-        names: names(&resolved),
+        names: names(resolved),
         servers,
         disabled,
         recorder,
@@ -118,13 +98,46 @@ pub async fn host_parts(
         state,
         clock: Arc::new(SystemClock),
         ask_deadline: Some(resolved.limits.ask_timeout.value),
-    })
+    }
+}
+
+/// What a policy's files held when they were read.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    pub(super) component: Result<Arc<ComponentBytes>, Fault>,
+    pub(super) data: Result<Option<Arc<DataFiles>>, Fault>,
+}
+
+impl Files {
+    /// Reads them, each once; `user` is whose they must be (R6).
+    pub(super) fn read(entry: &PolicyEntry, user: u32) -> Self {
+        Self {
+            component: read_component(entry, user).map(Arc::new).map_err(|error| fault(&error)),
+            data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| unreadable(chain(&error))),
+        }
+    }
+
+    /// The same files under an entry that may demand more of them by now.
+    pub(super) fn under(&self, entry: &PolicyEntry) -> Self {
+        let checked =
+            |read: &Arc<ComponentBytes>| entry.check(read).map(|()| Arc::clone(read)).map_err(|error| fault(&error));
+        Self { component: self.component.as_ref().map_err(Clone::clone).and_then(checked), data: self.data.clone() }
+    }
 }
 
 /// Loads every policy of the configuration. Blocks while it compiles.
 #[must_use]
 pub fn policies(resolved: &Resolved, user: u32, engine: &Engine) -> PolicySet {
-    let specs = resolved.policies.iter().map(|entry| component(entry, user)).collect();
+    policies_of(resolved, engine, |entry| Files::read(entry, user))
+}
+
+/// The same, from files that whoever calls has.
+pub(super) fn policies_of(
+    resolved: &Resolved,
+    engine: &Engine,
+    mut files: impl FnMut(&PolicyEntry) -> Files,
+) -> PolicySet {
+    let specs = resolved.policies.iter().map(|entry| component(entry, files(entry))).collect();
     let apps = resolved.apps.iter().map(connector_baseline).collect();
     policy_set(engine, specs, apps, resolved.postures.clone(), refusals(resolved), resolved.digest)
 }
@@ -144,15 +157,15 @@ pub fn model_view(resolved: &Resolved, tool: &ToolRef) -> ModelViewOptions {
     ModelViewOptions { truncation, ..ModelViewOptions::default() }
 }
 
-fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
+fn component(entry: &PolicyEntry, files: Files) -> ComponentSpec {
     ComponentSpec {
         layer: entry.layer.clone(),
         name: entry.name.clone(),
-        bytes: read_component(entry, user).map(|read| read.bytes).map_err(|error| fault(&error)),
+        bytes: files.component.map(|read| read.bytes.clone()),
         pin: entry.sha256,
         settings: entry.settings.clone(),
         limits: limits(entry.limits, entry.most),
-        data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| unreadable(chain(&error))),
+        data: files.data,
         may_allow: entry.may_allow,
         on_failure: entry.on_failure,
         observe: entry.observe,
@@ -246,7 +259,7 @@ fn names(resolved: &Resolved) -> Names {
 }
 
 /// The servers to run, and why the others are not.
-fn servers(
+pub(super) fn servers(
     resolved: &Resolved,
     logins: Option<&Logins>,
 ) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {

@@ -33,6 +33,7 @@ mod order;
 mod principals;
 mod questions;
 mod relay;
+mod reload;
 mod requirements;
 mod sanitise;
 mod seen;

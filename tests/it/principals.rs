@@ -6,7 +6,7 @@ use portcullis::adapters::clock::SystemClock;
 use portcullis::adapters::oauth::{Http, Login, Logins, Target};
 use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::store::memory_state::in_memory;
-use portcullis::adapters::wasm::Options;
+use portcullis::adapters::wasm::Engine;
 use portcullis::config::{EmbeddedLayer, Places, Resolved, SessionSources, load};
 use portcullis::host::{network, wire};
 use portcullis::model::caller::Caller;
@@ -83,10 +83,11 @@ impl Bench {
 
     /// The connection that a host makes, as it is configured.
     async fn connect(&self) -> Arc<dyn Connection> {
-        let (user, recorder) = (rustix::process::getuid().as_raw(), Arc::new(Fanout::new(Vec::new())));
-        let (logins, state) = (Some(self.logins.clone()), Arc::new(in_memory()));
-        let parts = wire::host_parts(Arc::clone(&self.resolved), Options::default(), user, recorder, logins, state);
-        let upstream = Arc::clone(&parts.await.unwrap().servers[&ServerName::parse("web").unwrap()].upstream);
+        let policies =
+            wire::policies(&self.resolved, rustix::process::getuid().as_raw(), &Engine::on_demand().unwrap());
+        let (recorder, state) = (Arc::new(Fanout::new(Vec::new())), Arc::new(in_memory()));
+        let parts = wire::host_parts(&self.resolved, policies, recorder, Some(&self.logins), state);
+        let upstream = Arc::clone(&parts.servers[&ServerName::parse("web").unwrap()].upstream);
         let connection = upstream.connect(Instant::now() + PATIENCE, Arc::new(Deaf)).await.unwrap();
         connection.list(Instant::now() + PATIENCE).await.unwrap();
         connection

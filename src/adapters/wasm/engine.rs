@@ -18,6 +18,7 @@ use super::limits;
 use super::load::Compiled;
 use super::patterns::PatternSets;
 use super::pool::Pool;
+use super::run::Component;
 use super::state::State;
 use super::ticker::Ticker;
 use crate::model::digest::Digest;
@@ -41,6 +42,8 @@ pub(super) struct Shared {
     /// Compiled code by digest, shared by all layers and tenants. Held while compiling, so that one component compiles at a
     /// time, on all cores.
     pub(super) compiled: Mutex<HashMap<Digest, Weak<Compiled>>>,
+    /// Admitted components by all that they are made of, so that a layer that is read again gets the same ones.
+    pub(super) components: Mutex<HashMap<Digest, Weak<Component>>>,
     /// What guests search with, by tenant.
     pub(super) patterns: Arc<PatternSets>,
     pub(super) compiler: Compiler,
@@ -134,6 +137,7 @@ impl Engine {
             pool,
             numbers: AtomicU64::default(),
             compiled,
+            components: Mutex::default(),
             patterns: Arc::default(),
             compiler,
             pooling,

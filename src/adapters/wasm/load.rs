@@ -3,8 +3,8 @@
 //! Order: limits, size, digest, pin, what the bytes are, compile, link, dry run, settings. Blocking: compiling takes up to
 //! seconds, so callers load on a thread of their own, never for a call that waits.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use serde_json::Value;
 
@@ -72,9 +72,9 @@ impl Engine {
     /// # Errors
     /// A [`Fault`]: `settings` (limits, settings, or what the component itself says of them), `missing` (too large, or no
     /// component of ours), `digest`, `missing-import`, `wrong-version`, `memory`, or what the dry run ended with.
-    pub fn admit(&self, bytes: &[u8], wanted: Admission) -> Result<Admitted, Fault> {
+    pub fn admit(&self, bytes: &[u8], mut wanted: Admission) -> Result<Admitted, Fault> {
         wanted.limits.check()?;
-        let settings = Arc::new(Settings::new(wanted.settings)?);
+        let settings = Arc::new(Settings::new(std::mem::take(&mut wanted.settings))?);
         let cap = wanted.limits.class.max_component();
         if bytes.len() > cap {
             let size = bytes.len();
@@ -86,19 +86,14 @@ impl Engine {
         }
         let compiled = self.compiled(bytes, digest, wanted.limits.class)?;
         let exports = compiled.hooks.exports();
-        let source = Source { digest: Some(digest), ..wanted.source };
-        let (data, limits) = (wanted.data, wanted.limits);
-        let (number, observed) = (self.0.numbers.fetch_add(1, Ordering::Relaxed), wanted.observed);
-        let circuits = Arc::default();
-        let component =
-            Component { compiled, settings, data, limits, source: source.clone(), number, observed, circuits };
-        let component = Arc::new(component);
-        // A component that cannot even start is found when it is loaded.
-        let budget = Budget::deciding(&limits);
-        component.run(&self.0, &budget, || Subject::Nothing, |hooks, store| hooks.start(store)).result?;
-        if exports.settings {
-            described::check(&self.0, &component)?;
-        }
+        let source = Source { digest: Some(digest), ..wanted.source.clone() };
+        let key = same(digest, &settings, wanted.data.as_deref(), &source, wanted.limits, wanted.observed);
+        let known = self.0.components.lock().get(&key).and_then(Weak::upgrade);
+        let component = match known {
+            // Another reading of the same configuration; its circuits go on (R14).
+            Some(component) => component,
+            None => self.component(wanted, compiled, settings, source.clone(), key)?,
+        };
         let parts = || (Arc::clone(&self.0), Arc::clone(&component), digest);
         Ok(Admitted {
             source,
@@ -109,9 +104,32 @@ impl Engine {
         })
     }
 
+    fn component(
+        &self,
+        wanted: Admission,
+        compiled: Arc<Compiled>,
+        settings: Arc<Settings>,
+        source: Source,
+        key: Digest,
+    ) -> Result<Arc<Component>, Fault> {
+        let Admission { data, limits, observed, .. } = wanted;
+        let (number, circuits) = (self.0.numbers.fetch_add(1, Ordering::Relaxed), Arc::default());
+        let component = Arc::new(Component { compiled, settings, data, limits, source, number, observed, circuits });
+        // A component that cannot even start is found when it is loaded.
+        let budget = Budget::deciding(&limits);
+        component.run(&self.0, &budget, || Subject::Nothing, |hooks, store| hooks.start(store)).result?;
+        if component.compiled.hooks.exports().settings {
+            described::check(&self.0, &component)?;
+        }
+        let mut known = self.0.components.lock();
+        known.retain(|_, entry| entry.strong_count() > 0);
+        known.insert(key, Arc::downgrade(&component));
+        Ok(component)
+    }
+
     fn compiled(&self, bytes: &[u8], digest: Digest, class: Class) -> Result<Arc<Compiled>, Fault> {
         let mut known = self.0.compiled.lock();
-        if let Some(compiled) = known.get(&digest).and_then(std::sync::Weak::upgrade) {
+        if let Some(compiled) = known.get(&digest).and_then(Weak::upgrade) {
             return Ok(compiled);
         }
         let compiled = Arc::new(self.compile(bytes, digest, class)?);
@@ -133,6 +151,19 @@ impl Engine {
         let hooks = hooks.map_err(|e| failed(FaultCode::WrongVersion, "its exports differ from version 0.1", &e))?;
         Ok(Compiled { hooks })
     }
+}
+
+/// What makes two components one: equal code, asked about equal things in the same place.
+fn same(
+    digest: Digest,
+    settings: &Settings,
+    data: Option<&DataFiles>,
+    source: &Source,
+    limits: Limits,
+    observed: bool,
+) -> Digest {
+    let rest = format!("{digest} {:?} {source:?} {limits:?} {observed}", data.map(DataFiles::digest));
+    Digest::of_parts([rest.as_bytes(), settings.text().as_bytes()])
 }
 
 #[cfg(test)]

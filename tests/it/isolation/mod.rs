@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use portcullis::adapters::wasm::{Admission, Class, Engine, Limits, WasmApproval, builtin};
 use portcullis::config::data::DataFiles;
+use portcullis::model::caller::Caller;
 use portcullis::model::verdict::{FaultCode, MAX_REASON, Remember, Verdict};
-use portcullis::ports::approval::{ApprovalComponent as _, Evaluation};
+use portcullis::ports::approval::{ApprovalComponent as _, CallFacts, Evaluation};
 use serde_json::{Value, json};
 
 use crate::support::policy::{approval, ask, engine, facts, load, patient, source};
@@ -216,7 +217,8 @@ async fn a_component_is_told_what_the_interface_says() {
         approval(engine(), &bytes, Admission { settings, limits: patient(), ..Admission::plain(source("curious")) })
             .unwrap();
     let arguments = r#"{"items":[{"name":"a/b","n":1000},{"name":"c"}],"deep":{"name":"d"}}"#;
-    let evaluation = ask(&component, facts("test/tell", arguments)).await;
+    let facts = CallFacts { caller: Caller::local("tester"), ..facts("test/tell", arguments) };
+    let evaluation = ask(&component, facts).await;
     let told: Vec<_> = text(&evaluation).split('|').collect();
     assert_eq!(
         told,

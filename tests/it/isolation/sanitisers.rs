@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use portcullis::adapters::wasm::Admission;
-use portcullis::model::caller::Caller;
 use portcullis::model::digest::Digest;
 use portcullis::model::name::ToolRef;
 use portcullis::model::tool::ServerIdentity;
@@ -12,7 +11,7 @@ use portcullis::ports::approval::Kind;
 use portcullis::ports::sanitiser::{OutputFacts, Place, Sanitised, SanitiserComponent as _, Target, Verdict};
 
 use super::{is_out_of_budget, works_still};
-use crate::support::policy::{engine, patient, source};
+use crate::support::policy::{engine, patient, source, stranger};
 
 async fn behave(how: &str) -> Sanitised {
     let bytes = guest_builder::build("hostile").unwrap();
@@ -23,7 +22,7 @@ async fn behave(how: &str) -> Sanitised {
         kind: Kind::Tool,
         tool: ToolRef::parse(&format!("test/{how}")).unwrap(),
         identity: ServerIdentity(Digest::of(b"identity")),
-        caller: Caller::local("tester"),
+        caller: stranger(),
         is_error: false,
         targets: vec![target],
         labels: Arc::from([]),

@@ -1,11 +1,12 @@
 //! Facts to ask a component with, and hand-written components.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use portcullis::adapters::wasm::{Admission, Engine, Limits, WasmApproval};
 use portcullis::model::arguments::Arguments;
-use portcullis::model::caller::Caller;
+use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::digest::Digest;
 use portcullis::model::layer::{LayerKind, LayerRef};
 use portcullis::model::name::ToolRef;
@@ -40,6 +41,13 @@ pub(crate) fn load(bytes: &[u8]) -> Result<Arc<WasmApproval>, Fault> {
     approval(engine(), bytes, Admission { limits: patient(), ..Admission::plain(source("under-test")) })
 }
 
+/// A caller of a tenant that nobody else is of: circuits are per tenant, and what one test provokes is not another's.
+pub(crate) fn stranger() -> Caller {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let tenant = TenantId::new(format!("tenant-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+    Caller { tenant, ..Caller::local("tester") }
+}
+
 /// A call of `SERVER/TOOL` with the arguments and nothing remarkable about it.
 pub(crate) fn facts(tool: &str, arguments: &str) -> CallFacts {
     CallFacts {
@@ -48,7 +56,7 @@ pub(crate) fn facts(tool: &str, arguments: &str) -> CallFacts {
         identity: ServerIdentity(Digest::of(b"identity")),
         definition: Digest::of(b"definition"),
         hints: Hints::default(),
-        caller: Caller::local("tester"),
+        caller: stranger(),
         connector: None,
         posture: Posture::default(),
         arguments: Arguments::parse(arguments).unwrap(),
