@@ -29,13 +29,17 @@ pub(crate) fn places() -> Result<Places, Trouble> {
 
 /// Reads the configuration. Never fails for what is in it: that is in the view.
 pub(crate) fn resolve(global: &Global, places: &Places) -> Resolved {
-    let session = SessionSources {
+    load(places, &session(global))
+}
+
+/// What the command line adds to the layers.
+pub(crate) fn session(global: &Global) -> SessionSources {
+    SessionSources {
         files: global.config.clone(),
         overrides: global.set.clone(),
         managed: global.managed.iter().cloned().collect(),
         embedded: Vec::new(),
-    };
-    load(places, &session)
+    }
 }
 
 /// The configuration and the parts of a host.

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::discover::{Candidate, Content, Places, SessionSources, discover};
 use super::file::{DEFAULT_ASK_TIMEOUT, DEFAULT_CONCURRENT_CALLS, DEFAULT_NAME_LIMIT, Names};
+use super::lock::{LayerLock, Lock};
 use super::matcher::Matcher;
 use super::parse::{LayerFile, parse};
 use super::policy_ref::PolicyEntry;
@@ -178,6 +179,8 @@ pub(crate) struct Layer {
     pub(crate) pins: Option<BTreeMap<PathBuf, Option<Digest>>>,
     /// Whether it is the user's own layer, which lies in a project (R6).
     pub(crate) users: bool,
+    /// What the lock beside its file records.
+    pub(crate) lock: LayerLock,
     /// What it says.
     pub(crate) file: LayerFile,
 }
@@ -185,8 +188,15 @@ pub(crate) struct Layer {
 /// Finds, reads and merges all layers. Never fails: what is wrong is in the view, and refuses what it must.
 #[must_use]
 pub fn load(places: &Places, session: &SessionSources) -> Resolved {
-    let mut reading =
-        Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
+    let mut reading = Reading {
+        places,
+        store: None,
+        locks: BTreeMap::new(),
+        layers: vec![],
+        statuses: vec![],
+        refusals: vec![],
+        problems: vec![],
+    };
     let candidates = discover(places, session);
     let refused = requirements::refuses_projects(&candidates);
     for candidate in candidates {
@@ -211,6 +221,8 @@ struct Reading<'a> {
     places: &'a Places,
     /// Read when the first project asks for it.
     store: Option<Result<TrustStore, String>>,
+    /// The lock of each folder, read once for all layers in it.
+    locks: BTreeMap<PathBuf, Result<Option<Lock>, String>>,
     layers: Vec<Layer>,
     statuses: Vec<LayerStatus>,
     refusals: Vec<String>,
@@ -338,8 +350,12 @@ impl Reading<'_> {
         }
     }
 
-    fn layer(&self, candidate: &Candidate, file: LayerFile, trusted: Option<TrustedProject>) -> Layer {
-        let kind = candidate.definer.kind();
+    fn layer(&mut self, candidate: &Candidate, file: LayerFile, trusted: Option<TrustedProject>) -> Layer {
+        let (kind, user) = (candidate.definer.kind(), self.places.user);
+        let lock = candidate.layer.file().map(|path| {
+            let read = || Lock::read(&candidate.folder, user).map_err(|error| error.to_string());
+            LayerLock::new(self.locks.entry(candidate.folder.clone()).or_insert_with(read), path)
+        });
         let home = self.places.cwd.clone().unwrap_or_default();
         Layer {
             reference: candidate.layer.clone(),
@@ -352,6 +368,7 @@ impl Reading<'_> {
             variables: (kind == LayerKind::Project)
                 .then(|| trusted.as_ref().map(|t| t.variables.clone()).unwrap_or_default()),
             pins: trusted.map(|t| t.pins()),
+            lock: lock.unwrap_or_default(),
             file,
         }
     }
@@ -423,7 +440,8 @@ fn merge(
     });
     let servers: BTreeMap<_, _> = servers.collect();
     let policies = policies(layers, &sources, &servers);
-    let warnings = super::matcher::unmatched_servers(layers, &servers);
+    let mut warnings = super::matcher::unmatched_servers(layers, &servers);
+    warnings.extend(super::lock::stale(layers));
     Resolved {
         postures: PostureLayers::new(layers.iter().map(posture).collect()),
         digest: digest(&statuses),

@@ -29,7 +29,7 @@ use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
 use crate::adapters::wasm::{Class, Engine, EngineError, Limits, Options};
 use crate::config::apps::AppSettings;
-use crate::config::data::read_data;
+use crate::config::data::{DataError, read_data};
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
@@ -148,11 +148,12 @@ fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
     ComponentSpec {
         layer: entry.layer.clone(),
         name: entry.name.clone(),
-        bytes: read_component(entry, user).map(|read| read.bytes).map_err(|error| fault(&error)),
+        place: Some(entry.place()),
+        bytes: read_component(entry, user).map(|read| read.bytes).map_err(|error| fault(entry, &error)),
         pin: entry.sha256,
         settings: entry.settings.clone(),
         limits: limits(entry.limits, entry.most),
-        data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| unreadable(chain(&error))),
+        data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| data_fault(entry, &error)),
         may_allow: entry.may_allow,
         on_failure: entry.on_failure,
         observe: entry.observe,
@@ -160,12 +161,24 @@ fn component(entry: &PolicyEntry, user: u32) -> ComponentSpec {
     }
 }
 
-fn fault(error: &ComponentError) -> Fault {
-    let text = chain(error);
+fn data_fault(entry: &PolicyEntry, error: &DataError) -> Fault {
+    let code = match error {
+        DataError::Locked(_) => FaultCode::Digest,
+        DataError::Open(_) | DataError::Link(_) | DataError::Name(_) | DataError::TooMuch(_) => FaultCode::Missing,
+    };
+    Fault::new(code, format!("{}: {}", entry.place(), chain(error)))
+}
+
+fn fault(entry: &PolicyEntry, error: &ComponentError) -> Fault {
+    let mut text = chain(error);
+    // What is wrong with the entry itself names its own line already.
+    if !matches!(error, ComponentError::Broken(_)) {
+        text.insert_str(0, &format!("{}: ", entry.place()));
+    }
     match error {
-        ComponentError::Digest { .. } | ComponentError::Unmet { unmet: Unmet::Digest(..), .. } => {
-            Fault::new(FaultCode::Digest, text)
-        }
+        ComponentError::Locked(_)
+        | ComponentError::Digest { .. }
+        | ComponentError::Unmet { unmet: Unmet::Digest(..), .. } => Fault::new(FaultCode::Digest, text),
         ComponentError::Unmet { unmet: Unmet::Signature(..), .. } => Fault::new(FaultCode::Signature, text),
         ComponentError::Broken(_) => Fault::new(FaultCode::Settings, text),
         ComponentError::Missing(_) | ComponentError::Unusable(_) => unreadable(text),

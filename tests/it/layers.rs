@@ -513,7 +513,11 @@ fn r8_an_absent_layer_is_no_failure_and_any_other_failure_refuses_all_calls() {
     for layer in [SYSTEM, ORGANISATION, USER, MANAGED] {
         let resolved = Machine::new().with(layer, "not toml").load();
         assert_eq!(resolved.refusals.len(), 1, "{layer}");
-        assert!(resolved.refusals[0].contains(":1: is not TOML"), "{:?}", resolved.refusals);
+        assert!(
+            resolved.refusals[0].contains(".toml:1 (") && resolved.refusals[0].contains(" layer): is not TOML"),
+            "{:?}",
+            resolved.refusals
+        );
         let machine = Machine::new();
         std::fs::create_dir_all(machine.path(layer)).unwrap();
         assert!(machine.load().refusals[0].contains("is not a regular file"));
