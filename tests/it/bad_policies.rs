@@ -134,3 +134,30 @@ fn one_bad_policy_fails_closed_by_itself() {
     let ran = place.run(&["explain", "s/echo", r#"{"text":"a"}"#, "--format", "json"]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
 }
+
+#[test]
+fn a_match_of_no_known_tool_is_a_warning_of_tools_that_names_the_nearest_with_layer_file_line_and_component() {
+    let place = with(builtin::DEMO_ORGANISATION, "match = { tools = ['ecko', '*'] }");
+    let file = place.path("config/portcullis/config.toml");
+    let ran = place.run(&["tools"]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let wanted = format!(
+        "{}:7 (user layer): `policies[0].match.tools`: of the policy `p`, component `paths.wasm`: no tool of its servers is \
+         called `ecko` (did you mean `echo`?)",
+        file.display()
+    );
+    assert!(ran.err.contains(&wanted), "{}", ran.err);
+    let ran = place.run(&["tools", "--format", "json"]);
+    let said: Value = serde_json::from_str(&ran.out).unwrap();
+    let warnings = said["warnings"].as_array().unwrap();
+    assert_eq!((warnings.len(), &warnings[0]["suggestion"]), (1, &"echo".into()), "{said}");
+    // A server that is not ready may have any tool.
+    let server = scripted_server();
+    let policy = "[[policies]]\nname = 'p'\ncomponent = 'paths.wasm'\nmatch = { tools = ['ecko'] }\n";
+    place.user(&format!(
+        "[mcp_servers.s]\ncommand = {server:?}\n[mcp_servers.t]\ncommand = 'no-such-program'\n{policy}"
+    ));
+    let ran = place.run(&["tools", "--format", "json"]);
+    let said: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(said["warnings"], serde_json::json!([]), "{}", ran.err);
+}
