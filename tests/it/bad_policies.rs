@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::cli::Place;
 use crate::support::policy::{ABSTAIN, handmade};
-use crate::support::scripted_server;
+use crate::support::served::Served;
+use crate::support::{PATIENCE, scripted_server};
 
 /// The smallest component there is: it exports nothing.
 const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
@@ -160,4 +161,21 @@ fn a_match_of_no_known_tool_is_a_warning_of_tools_that_names_the_nearest_with_la
     let ran = place.run(&["tools", "--format", "json"]);
     let said: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(said["warnings"], serde_json::json!([]), "{}", ran.err);
+}
+
+#[tokio::test]
+async fn serve_says_once_which_match_fits_no_tool() {
+    let server = scripted_server();
+    let policy = "[[policies]]\nname = 'p'\ncomponent = 'paths.wasm'\nmatch = { tools = ['ecko'] }\n";
+    let mut served = Served::greeted(&format!("{policy}[mcp_servers.s]\ncommand = {server:?}\n"), &[]).await;
+    let said = |served: &Served| served.stderr().matches("no tool of its servers is called `ecko`").count();
+    tokio::time::timeout(PATIENCE, async {
+        while said(&served) == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    served.finish().await;
+    assert_eq!(said(&served), 1, "{}", served.stderr());
 }
