@@ -83,10 +83,11 @@ pub fn read_data(entry: &PolicyEntry, user: u32) -> Result<Option<DataFiles>, Da
     match &entry.locked {
         Locked::Free => {}
         Locked::Refused(why) => return Err(DataError::Locked(why.clone())),
-        Locked::To(policy) => match policy.data_differs(files.as_ref().map(DataFiles::digest)) {
-            Some(why) => return Err(DataError::Locked(why)),
-            None => {}
-        },
+        Locked::To(policy) => {
+            if let Some(why) = policy.data_differs(files.as_ref().map(DataFiles::digest)) {
+                return Err(DataError::Locked(why));
+            }
+        }
     }
     Ok(files)
 }
