@@ -236,6 +236,49 @@ Examples:
   portcullis policy verify paths.wasm
   portcullis policy verify paths.wasm --pub \"$RELEASE_KEY\"")]
     Verify(Verify),
+    /// Record what the components and data of layers are, in `policies.lock` beside their files
+    ///
+    /// Where a folder has a lock, a policy that is not in it or is not what it records refuses what it matches. Says for each
+    /// layer what became of it; exits 1 if something was refused. With `--check` writes nothing, prints every disagreement,
+    /// and exits 3 if there is any. Lock a project before `portcullis trust`: trust binds its lock.
+    #[command(after_long_help = "\
+Examples:
+  portcullis policy lock
+  portcullis policy lock --layer project
+  portcullis policy lock build/organisation.toml
+  portcullis policy lock --check --format json")]
+    Lock(Lock),
+}
+
+/// Which layers to lock, or only to compare.
+#[derive(Debug, Args)]
+pub(crate) struct Lock {
+    /// A layer file. Default: every layer found that has policies
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Only layers of this kind; with FILE, what it is if it is none of the layers found
+    #[arg(long, value_enum, value_name = "LAYER")]
+    pub layer: Option<LayerWord>,
+    /// Write nothing; exit 3 if a lock is not what is there
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// A kind of layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LayerWord {
+    /// The machine's managed file.
+    Managed,
+    /// The machine's.
+    System,
+    /// The organisation's.
+    Organisation,
+    /// The user's.
+    User,
+    /// Those of `--config`.
+    Session,
+    /// Projects'.
+    Project,
 }
 
 /// What to sign, and with which key.

@@ -1,6 +1,7 @@
 //! `config show` and `config check`.
 
 use portcullis::adapters::wasm::Engine;
+use portcullis::config::policy_ref::PolicyEntry;
 use portcullis::config::server::Transport;
 use portcullis::config::show::{Shown, effective};
 use portcullis::config::{LayerState, LayerStatus, Problem, Resolved};
@@ -56,10 +57,10 @@ pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
 
 /// What the files say well, but cannot be had: components that cannot be loaded, commands and variables that are not there.
 fn unusable(resolved: &Resolved, policies: &PolicySet) -> Vec<Problem> {
-    let problem = |layer: &LayerRef, key: String, message: String| Problem {
+    let problem = |layer: &LayerRef, line: Option<usize>, key: String, message: String| Problem {
         file: layer.file().map(Into::into),
         layer: layer.clone(),
-        line: None,
+        line,
         key,
         message,
         suggestion: None,
@@ -70,8 +71,16 @@ fn unusable(resolved: &Resolved, policies: &PolicySet) -> Vec<Problem> {
     let mut found: Vec<Problem> = faulty
         .filter_map(|component| {
             let fault = component.component.as_ref().err()?;
-            let key = format!("policies.{}", component.source.component);
-            Some(problem(&component.source.layer, key, format!("the component refuses every call: {fault}")))
+            let source = &component.source;
+            let own = |entry: &&PolicyEntry| entry.layer == source.layer && entry.name == *source.component;
+            let entry = resolved.policies.iter().find(own);
+            // The line is the problem's own, and is not said twice.
+            let place = entry.map(|entry| format!("{}: ", entry.place())).unwrap_or_default();
+            let text = fault.to_string().replacen(&place, "", 1);
+            let component = entry.map(|entry| format!(" `{}`", setup::shown(&entry.component))).unwrap_or_default();
+            let message = format!("the component{component} refuses every call: {text}");
+            let key = format!("policies.{}", source.component);
+            Some(problem(&source.layer, entry.and_then(|entry| entry.line), key, message))
         })
         .collect();
     let lookup = |name: &str| std::env::var(name).ok();
@@ -83,7 +92,7 @@ fn unusable(resolved: &Resolved, policies: &PolicySet) -> Vec<Problem> {
             launch.environment(&lookup).err().map(|error| error.to_string()),
         ];
         let key = format!("mcp_servers.{}", server.name);
-        found.extend(texts.into_iter().flatten().map(|text| problem(&server.layer, key.clone(), text)));
+        found.extend(texts.into_iter().flatten().map(|text| problem(&server.layer, None, key.clone(), text)));
     }
     found
 }

@@ -12,6 +12,7 @@ mod config;
 mod decision;
 mod demo;
 mod explain;
+mod lock;
 mod login;
 mod logout;
 mod logs;
@@ -49,6 +50,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
         Command::Config(args::Config::Check) => config::check(&global),
         Command::Policy(args::Policy::Sign(sign)) => policy::sign(&global, &sign),
         Command::Policy(args::Policy::Verify(verify)) => policy::verify(&global, &verify),
+        Command::Policy(args::Policy::Lock(wanted)) => lock::run(&global, &wanted),
         Command::Trust(trust) => trust::run(&global, &trust),
         other => on_runtime(other, &global),
     }

@@ -1,9 +1,14 @@
 //! `serve`: all configured servers as one MCP server on stdin and stdout.
 
+use std::sync::Arc;
+
+use portcullis::config::Resolved;
+use portcullis::config::matcher::unmatched_tools;
 use portcullis::gateway::{self, Ended, ServeOptions};
 use portcullis::host::Host;
 use portcullis::host::user::local_caller;
 use portcullis::host::watch::Watch;
+use tokio_util::sync::CancellationToken;
 
 use super::args::Global;
 use super::exit::{Exit, Trouble};
@@ -12,7 +17,7 @@ use super::{setup, stdio};
 /// Serves until the client or a signal ends it.
 pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
     let shutdown = setup::stop_on_signals()?;
-    let setup::Wired { parts, reloader, logins, .. } = setup::wire(global).await?;
+    let setup::Wired { resolved, parts, reloader, logins } = setup::wire(global).await?;
     let host = Host::start(parts);
     let required = tokio::select! {
         required = host.fleet().await_required() => required,
@@ -24,6 +29,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
     }
     // Ends with the host, or when serving ends.
     tokio::spawn(Watch::new(&host, reloader, logins).run(shutdown.clone()));
+    tokio::spawn(warn(Arc::clone(&host), resolved, shutdown.clone()));
     let options = ServeOptions { shutdown, ..ServeOptions::default() };
     let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
@@ -31,4 +37,15 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         Ended::Shutdown => tracing::info!("ended by a signal"),
     }
     Ok(Exit::Done)
+}
+
+/// Says once which policies are for tools that no server has, as soon as every server is ready or has failed.
+async fn warn(host: Arc<Host>, resolved: Arc<Resolved>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = host.fleet().settle_fully() => {}
+        () = shutdown.cancelled() => return,
+    }
+    for warning in unmatched_tools(&resolved, &host.known_tools()) {
+        tracing::warn!(%warning, "a policy's `match` fits no tool");
+    }
 }

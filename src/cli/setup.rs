@@ -35,7 +35,8 @@ pub(crate) fn resolve(global: &Global, places: &Places) -> Resolved {
     load(places, &session(global))
 }
 
-fn session(global: &Global) -> SessionSources {
+/// What the command line adds to the layers.
+pub(crate) fn session(global: &Global) -> SessionSources {
     SessionSources {
         files: global.config.clone(),
         overrides: global.set.clone(),

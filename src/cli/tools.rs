@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis::config::Problem;
+use portcullis::config::matcher::unmatched_tools;
 use portcullis::host::Host;
 use portcullis::host::fleet::{ServerState, ServerStatus};
 use portcullis::host::session::Listing;
@@ -39,13 +41,18 @@ pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Tro
         () = stop.cancelled() => false,
     };
     let (listing, servers) = (session.list().await, host.status());
+    let unmatched = unmatched_tools(&resolved, &host.known_tools());
     host.shutdown(Duration::ZERO).await;
     if !settled {
         return Err(Trouble::new(Exit::Failed, "interrupted"));
     }
+    for warning in &unmatched {
+        render::talk(&format!("{}: {warning}", styled(WARN, "warning")));
+    }
+    let warnings: Vec<_> = resolved.warnings.iter().chain(&unmatched).collect();
     match global.format {
         Format::Human => render::data(&human(&listing, &servers, audience))?,
-        Format::Json => render::json(&machine(&listing, &servers, audience))?,
+        Format::Json => render::json(&machine(&listing, &servers, &warnings, audience))?,
     }
     Ok(Exit::Done)
 }
@@ -132,7 +139,7 @@ fn state(status: &ServerStatus) -> (anstyle::Style, &'static str, Option<String>
     }
 }
 
-fn machine(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> Value {
+fn machine(listing: &Listing, servers: &[ServerStatus], warnings: &[&Problem], audience: Audience) -> Value {
     let tool = |tool: &Arc<CatalogTool>| {
         let (exposure, reason) = exposure(listing, tool);
         let mut row = json!({
@@ -156,6 +163,7 @@ fn machine(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> V
         "revision": listing.snapshot().revision(),
         "tools": listing.snapshot().tools().iter().map(tool).collect::<Vec<_>>(),
         "servers": servers,
+        "warnings": warnings,
         "duplicates": listing.snapshot().duplicates(),
     })
 }

@@ -11,6 +11,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
 
+use super::lock::Locked;
 use super::open::{OpenError, check_owner, check_regular, read_bounded};
 use super::policy_ref::{PolicyEntry, owner};
 use crate::model::digest::Digest;
@@ -45,6 +46,9 @@ pub enum DataError {
     /// It is more than a component may have.
     #[error("the data folder `{}` has more than {MAX_FILES} files, {MAX_BYTES} bytes or {MAX_DEPTH} levels", shown(&.0.display().to_string(), 300))]
     TooMuch(PathBuf),
+    /// It is not what the lock beside its layer file records.
+    #[error("{0}; if that is meant, run `portcullis policy lock`")]
+    Locked(String),
 }
 
 impl DataFiles {
@@ -74,22 +78,37 @@ impl DataFiles {
 /// # Errors
 /// A [`DataError`] that names the file.
 pub fn read_data(entry: &PolicyEntry, user: u32) -> Result<Option<DataFiles>, DataError> {
-    let Some(data) = &entry.data else { return Ok(None) };
-    let whole = entry.folder.join(data);
+    let owner = owner(&entry.layer, user);
+    let files = entry.data.as_ref().map(|data| read_folder(&entry.folder, data, owner)).transpose()?;
+    match &entry.locked {
+        Locked::Free => {}
+        Locked::Refused(why) => return Err(DataError::Locked(why.clone())),
+        Locked::To(policy) => {
+            if let Some(why) = policy.data_differs(files.as_ref().map(DataFiles::digest)) {
+                return Err(DataError::Locked(why));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Reads a data folder inside the folder of its layer; `owner` is who must own the files, if anybody.
+pub(crate) fn read_folder(base: &Path, data: &Path, owner: Option<u32>) -> Result<DataFiles, DataError> {
+    let whole = base.join(data);
     let io = |error| OpenError::Io(whole.clone(), error);
-    let folder = Dir::open_ambient_dir(&entry.folder, ambient_authority()).map_err(io)?;
+    let folder = Dir::open_ambient_dir(base, ambient_authority()).map_err(io)?;
     // Each part of the way, not only the last: a link anywhere in it would make the folder another one.
     let mut way = PathBuf::new();
     for part in data {
         way.push(part);
         if folder.symlink_metadata(&way).map_err(io)?.is_symlink() {
-            return Err(DataError::Link(entry.folder.join(&way)));
+            return Err(DataError::Link(base.join(&way)));
         }
     }
     let folder = folder.open_dir(data).map_err(io)?;
-    let mut reading = Reading { files: BTreeMap::new(), bytes: 0, owner: owner(&entry.layer, user), whole: &whole };
+    let mut reading = Reading { files: BTreeMap::new(), bytes: 0, owner, whole: &whole };
     reading.folder(&folder, "", 0)?;
-    Ok(Some(DataFiles::new(reading.files)))
+    Ok(DataFiles::new(reading.files))
 }
 
 struct Reading<'a> {

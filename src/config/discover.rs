@@ -166,7 +166,7 @@ impl Candidate {
     }
 
     /// A file that somebody named: its absence is a failure (R8).
-    fn named(kind: LayerKind, file: &Path, places: &Places) -> Self {
+    pub(crate) fn named(kind: LayerKind, file: &Path, places: &Places) -> Self {
         let file = places.cwd.as_ref().map_or_else(|| file.to_owned(), |cwd| cwd.join(file));
         let mut candidate = Self::file(kind, file, places.user);
         if matches!(candidate.content, Content::Absent) {

@@ -35,6 +35,28 @@ mistake inside one server or policy disables that server, or makes that policy d
 starts; `$${` stands for `${` itself. A project's servers may name only what `portcullis trust` granted.
 ";
 
+const LOCK: &str = "
+## `policies.lock`
+
+`portcullis policy lock` writes it beside layer files: one for all layer files of a folder, with an entry for each of their
+policies. It is made, never edited.
+
+| key of `[[policy]]` | meaning |
+|---|---|
+| `layer`, `name` | The layer file's name in the folder, and the policy's name in it. |
+| `component`, `sha256`, `size` | The component's file as the layer names it, its SHA-256 and its bytes. |
+| `signer` | The id of the key that signed it, if the requirements list that key. |
+| `data` | The digest of its data folder, all paths and bytes. |
+
+Where there is a lock, it counts for every layer file beside it. A policy whose `component`, `sha256` or `data` is not what the lock
+records, or that is not in it, refuses what it matches; the other policies take their course. A lock that cannot be read, has a
+newer version, holds an entry twice or may be written by others makes every policy beside it refuse. An entry without a policy is
+a warning. No lock is no demand: `sha256` in the layer file binds without one.
+
+A layer is locked whole or stays as it was. `--check` writes nothing and exits 3 at any disagreement, of `size` and `signer` too.
+In a project, lock first and trust then: `portcullis trust` binds the lock.
+";
+
 /// Returns the reference as Markdown.
 #[must_use]
 pub fn reference_markdown() -> String {
@@ -42,6 +64,7 @@ pub fn reference_markdown() -> String {
     section(&mut page, "Settings", &schema_of::<Settings>());
     section(&mut page, "`[mcp_servers.NAME]`", &schema_of::<ServerTable>());
     section(&mut page, "`[[policies]]`", &schema_of::<PolicyTable>());
+    page.push_str(LOCK);
     let sections: Vec<_> = NOT_ENFORCED.iter().map(|name| format!("`[{name}]`")).collect();
     page.push_str("\n## Not in this version\n\n");
     let _ = writeln!(page, "{} are refused: nothing enforces them yet.", sections.join(", "));

@@ -3,6 +3,7 @@
 //! [`load`] finds every layer (`discover`), reads each file once with its ownership checked (`open`), parses it with errors
 //! that name file, line and key (`parse`, `unknown`), and merges what it found (`stack`, `server`, `policy_ref`): ordinary
 //! values replace each other, what restricts never does. Projects count only as far as the user trusts them (`trust`).
+//! A lock beside a layer file says what its components were (`lock`); `locking` makes it.
 //!
 //! Requirements of more trusted layers restrict the choices of less trusted ones before anything is merged (`requirements`).
 //!
@@ -18,6 +19,8 @@ pub mod endpoint;
 pub mod file;
 pub mod found;
 mod identity;
+pub mod lock;
+pub mod locking;
 pub mod matcher;
 pub mod open;
 pub mod parse;

@@ -248,7 +248,7 @@ impl<'a> Source<'a> {
         for (index, item) in items.iter().enumerate() {
             let mut policy = self.policy(item, index, file);
             if !names.insert(policy.name.clone()) {
-                let message = format!("the name `{}` is used twice in this layer", policy.name);
+                let message = format!("of the policy `{}`: its name is used twice in this layer", policy.name);
                 let problem = self.problem(item.span().start, &join(&policy.key, "name"), message);
                 file.problems.push(problem.clone());
                 policy.name = format!("{}#{index}", policy.name);
@@ -287,6 +287,11 @@ impl<'a> Source<'a> {
             MatchTable::default()
         });
         found.dedup();
+        if name != key {
+            for problem in &mut found {
+                *problem = problem.of_policy(&name);
+            }
+        }
         let broken = first(&found);
         file.problems.extend(found);
         let entry = match (broken, entry) {

@@ -16,12 +16,18 @@ fn only(problems: &[Problem]) -> String {
 #[test]
 fn an_unknown_key_names_file_line_path_and_what_was_meant() {
     let problems = user("approval_policy = 'never'\n\napproval_polici = 'never'\n").unwrap_err();
-    let want = "/x/config.toml:3: `approval_polici`: unknown key (did you mean `approval_policy`?)";
+    let want = "/x/config.toml:3 (user layer): `approval_polici`: unknown key (did you mean `approval_policy`?)";
     assert_eq!(only(&problems), want);
     let problems = user("[gateway]\nname_limt = 46\n").unwrap_err();
-    assert_eq!(only(&problems), "/x/config.toml:2: `gateway.name_limt`: unknown key (did you mean `name_limit`?)");
+    assert_eq!(
+        only(&problems),
+        "/x/config.toml:2 (user layer): `gateway.name_limt`: unknown key (did you mean `name_limit`?)"
+    );
     let problems = user("[mcp_server.x]\ncommand = 'y'\n").unwrap_err();
-    assert_eq!(only(&problems), "/x/config.toml:1: `mcp_server`: unknown key (did you mean `mcp_servers`?)");
+    assert_eq!(
+        only(&problems),
+        "/x/config.toml:1 (user layer): `mcp_server`: unknown key (did you mean `mcp_servers`?)"
+    );
 }
 
 #[test]
@@ -30,25 +36,25 @@ fn r8_an_unknown_key_outside_an_entry_fails_the_layer_and_one_inside_does_not() 
     let file = user("[mcp_servers.a]\ncommand = 'x'\n[mcp_servers.b]\ncomand = 'x'\n").unwrap();
     assert!(file.servers[&ServerName::parse("a").unwrap()].is_ok());
     let bad = file.servers[&ServerName::parse("b").unwrap()].clone().unwrap_err();
-    let want = "/x/config.toml:4: `mcp_servers.b.comand`: unknown key (did you mean `command`?)";
+    let want = "/x/config.toml:4 (user layer): `mcp_servers.b.comand`: unknown key (did you mean `command`?)";
     assert_eq!(bad.to_string(), want);
 }
 
 #[test]
 fn what_is_not_toml_names_its_line() {
     let problems = user("a = 1\nb = = 2\n").unwrap_err();
-    assert!(only(&problems).starts_with("/x/config.toml:2: is not TOML: "), "{problems:?}");
+    assert!(only(&problems).starts_with("/x/config.toml:2 (user layer): is not TOML: "), "{problems:?}");
     assert!(user(&format!("a = {}{}", "[".repeat(10_000), "]".repeat(10_000))).is_err());
 }
 
 #[test]
 fn a_wrong_value_names_its_line_and_key() {
     let problem = only(&user("\n[limits]\nconcurrent_calls = 'many'\n").unwrap_err());
-    assert!(problem.starts_with("/x/config.toml:3: `limits.concurrent_calls`: "), "{problem}");
+    assert!(problem.starts_with("/x/config.toml:3 (user layer): `limits.concurrent_calls`: "), "{problem}");
     let problem = only(&user("approval_policy = 'sometimes'\n").unwrap_err());
-    assert!(problem.starts_with("/x/config.toml:1: `approval_policy`: unknown variant"), "{problem}");
+    assert!(problem.starts_with("/x/config.toml:1 (user layer): `approval_policy`: unknown variant"), "{problem}");
     let problem = only(&user("[gateway]\nname_limit = 3\n").unwrap_err());
-    assert_eq!(problem, "/x/config.toml:2: `gateway.name_limit`: must lie between 32 and 128");
+    assert_eq!(problem, "/x/config.toml:2 (user layer): `gateway.name_limit`: must lie between 32 and 128");
 }
 
 #[test]
@@ -67,7 +73,7 @@ fn server_fault(body: &str) -> String {
 
 #[test]
 fn l7_keys_of_the_other_transport_are_refused() {
-    let want = "/x/config.toml:3: `mcp_servers.s.url`: url is not supported for stdio";
+    let want = "/x/config.toml:3 (user layer): `mcp_servers.s.url`: url is not supported for stdio";
     assert_eq!(server_fault("command = 'x'\nurl = 'https://y'\n"), want);
     assert!(server_fault("url = 'https://y'\nargs = []\n").ends_with("args is not supported for http"));
 }
@@ -107,7 +113,10 @@ fn a_bad_policy_keeps_its_match_and_one_with_a_bad_match_matches_everything() {
     assert_eq!((file.policies[0].name.as_str(), &file.policies[0].matches.tools), ("p", &Some(vec!["w*".to_owned()])));
     assert!(file.policies[0].entry.is_err());
     let file = user("[[policies]]\nname = 'p'\ncomponent = 'c.wasm'\nmatch = { tool = ['w*'] }\n").unwrap();
-    assert!(only(&file.problems).contains("`policies[0].match.tool`: unknown key (did you mean `tools`?)"));
+    assert!(
+        only(&file.problems)
+            .contains("`policies[0].match.tool`: of the policy `p`: unknown key (did you mean `tools`?)")
+    );
     assert_eq!(file.policies[0].matches, MatchTable::default());
     let file = user("[[policies]]\nname = 'p'\ncomponent = 'c.wasm'\nmatch = { tools = ['[z-'] }\n").unwrap();
     assert_eq!(file.policies[0].matches, MatchTable::default());
@@ -119,7 +128,7 @@ fn a_digest_is_required_in_managed_and_organisation() {
     let text = "[[policies]]\nname = 'p'\ncomponent = 'c.wasm'\n";
     for kind in [LayerKind::Managed, LayerKind::Organisation] {
         let file = parse(text, &layer(kind)).unwrap();
-        assert!(only(&file.problems).contains("`policies[0].sha256`: is required"));
+        assert!(only(&file.problems).contains("`policies[0].sha256`: of the policy `p`: is required"));
         assert!(file.policies[0].entry.is_err());
     }
     assert!(user(text).unwrap().policies[0].entry.is_ok());

@@ -12,10 +12,12 @@ use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
 use serde_json::Value;
 
+use super::lock::Locked;
 use super::matcher::Matcher;
 use super::open::{OpenError, check_owner, check_regular, read_bounded};
 use super::parse::PolicyItem;
 use super::policy_keys::{MatchTable, Mode, PolicyLimitsTable, to_json};
+use super::problem::{Problem, place};
 use super::requirements::{Floor, Unmet};
 use super::signature::MAX_TEXT;
 use super::stack::Layer;
@@ -36,6 +38,8 @@ pub struct PolicyEntry {
     pub layer: LayerRef,
     /// The entry's key path in its file, for messages.
     pub key: String,
+    /// The entry's line in its file, counted from one.
+    pub line: Option<usize>,
     /// The folder that `component` and `data` are relative to.
     pub folder: PathBuf,
     /// The component's file, relative to `folder`.
@@ -54,6 +58,8 @@ pub struct PolicyEntry {
     pub most: PolicyLimitsTable,
     /// What requirements say about its bytes.
     pub(crate) floor: Floor,
+    /// What the lock beside its layer file wants of it.
+    pub(crate) locked: Locked,
     /// What it matches, as written; everything if that cannot be read.
     pub matches: MatchTable,
     /// The folder that it may read, relative to `folder`.
@@ -89,6 +95,9 @@ pub enum ComponentError {
         /// What was found.
         found: Digest,
     },
+    /// The lock beside its layer file cannot be used, or records something else.
+    #[error("{0}; if that is meant, run `portcullis policy lock`")]
+    Locked(String),
     /// A requirement refuses it.
     #[error("the component `{}` is {unmet}", shown(&path.display().to_string(), 300))]
     Unmet {
@@ -121,7 +130,10 @@ impl PolicyEntry {
             Err(problem) => Some(problem.to_string()),
             // R7: what was not there to be trusted is not trusted when it comes.
             Ok(_) if layer.pins.is_some() && bound.is_none() => {
-                Some("its component did not exist when the project was trusted".to_owned())
+                let why = "its component did not exist when the project was trusted";
+                Some(
+                    Problem::at(&layer.reference, layer.file.lines.get(&item.key).copied(), &item.key, why).to_string(),
+                )
             }
             Ok(_) => None,
         };
@@ -129,6 +141,8 @@ impl PolicyEntry {
             name: item.name.clone(),
             layer: layer.reference.clone(),
             key: item.key.clone(),
+            line: layer.file.lines.get(&item.key).copied(),
+            locked: layer.lock.of(&item.name),
             folder: layer.folder.clone(),
             sha256: pinned.or(bound),
             matcher,
@@ -146,6 +160,13 @@ impl PolicyEntry {
             broken,
             component,
         }
+    }
+
+    /// Says where the entry is and what it is: file, line, layer, name and component.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let component = shown(&self.component.display().to_string(), 100);
+        format!("{}: policy `{}`, component `{component}`", place(&self.layer, self.line), self.name)
     }
 
     /// Returns the component's whole path, for messages.
@@ -179,11 +200,19 @@ pub fn read_component(entry: &PolicyEntry, user: u32) -> Result<ComponentBytes, 
     if let Some(broken) = &entry.broken {
         return Err(ComponentError::Broken(broken.clone()));
     }
+    if let Locked::Refused(why) = &entry.locked {
+        return Err(ComponentError::Locked(why.clone()));
+    }
     let path = entry.component_path();
     let read = |file: &Path, max| {
         read_inside(&entry.folder, file, owner(&entry.layer, user), max).map_err(ComponentError::Unusable)
     };
     let Some(bytes) = read(&entry.component, MAX_COMPONENT)? else { return Err(ComponentError::Missing(path)) };
+    if let Locked::To(policy) = &entry.locked
+        && let Some(why) = policy.differs(&entry.component, Digest::of(&bytes))
+    {
+        return Err(ComponentError::Locked(why));
+    }
     let signature = match entry.floor.needs_signature() {
         true => read(&signature_file(&entry.component), MAX_TEXT)?,
         false => None,

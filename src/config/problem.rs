@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, and where: every problem names its file, line and key.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -51,17 +51,30 @@ impl Problem {
             suggestion: None,
         }
     }
+
+    /// The same problem, naming the policy that it is in.
+    pub(crate) fn of_policy(&self, name: &str) -> Self {
+        let message = format!("of the policy `{}`: {}", shown(name, 64), self.message);
+        Self { message: shown(&message, MAX_MESSAGE), ..self.clone() }
+    }
+}
+
+/// Names a line of a layer's file, and the layer.
+pub(crate) fn place(layer: &LayerRef, line: Option<usize>) -> String {
+    place_in(layer.file(), layer, line)
+}
+
+fn place_in(file: Option<&Path>, layer: &LayerRef, line: Option<usize>) -> String {
+    let line = line.map_or_else(String::new, |line| format!(":{line}"));
+    match file {
+        Some(file) => format!("{}{line} ({layer} layer)", shown(&file.display().to_string(), 300)),
+        None => format!("{layer} layer{line}"),
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.file {
-            Some(file) => write!(f, "{}", shown(&file.display().to_string(), 300))?,
-            None => write!(f, "{} layer", self.layer)?,
-        }
-        if let Some(line) = self.line {
-            write!(f, ":{line}")?;
-        }
+        f.write_str(&place_in(self.file.as_deref(), &self.layer, self.line))?;
         if !self.key.is_empty() {
             write!(f, ": `{}`", self.key)?;
         }

@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::discover::{Candidate, Content, Places, SessionSources};
 use super::file::{DEFAULT_ASK_TIMEOUT, DEFAULT_CONCURRENT_CALLS, DEFAULT_NAME_LIMIT, Names};
 use super::found::Found;
+use super::lock::{LayerLock, Lock};
 use super::matcher::Matcher;
 use super::parse::{LayerFile, parse};
 use super::policy_ref::PolicyEntry;
@@ -179,6 +180,8 @@ pub(crate) struct Layer {
     pub(crate) pins: Option<BTreeMap<PathBuf, Option<Digest>>>,
     /// Whether it is the user's own layer, which lies in a project (R6).
     pub(crate) users: bool,
+    /// What the lock beside its file records.
+    pub(crate) lock: LayerLock,
     /// What it says.
     pub(crate) file: LayerFile,
 }
@@ -192,8 +195,15 @@ pub fn load(places: &Places, session: &SessionSources) -> Resolved {
 /// Merges what was found, as [`load`] does.
 #[must_use]
 pub fn resolve(places: &Places, found: &Found) -> Resolved {
-    let mut reading =
-        Reading { places, store: None, layers: vec![], statuses: vec![], refusals: vec![], problems: vec![] };
+    let mut reading = Reading {
+        places,
+        store: None,
+        locks: BTreeMap::new(),
+        layers: vec![],
+        statuses: vec![],
+        refusals: vec![],
+        problems: vec![],
+    };
     let refused = requirements::refuses_projects(found.candidates());
     for candidate in found.candidates() {
         match &refused {
@@ -217,6 +227,8 @@ struct Reading<'a> {
     places: &'a Places,
     /// Read when the first project asks for it.
     store: Option<Result<TrustStore, String>>,
+    /// The lock of each folder, read once for all layers in it.
+    locks: BTreeMap<PathBuf, Result<Option<Lock>, String>>,
     layers: Vec<Layer>,
     statuses: Vec<LayerStatus>,
     refusals: Vec<String>,
@@ -344,8 +356,12 @@ impl Reading<'_> {
         }
     }
 
-    fn layer(&self, candidate: &Candidate, file: LayerFile, trusted: Option<TrustedProject>) -> Layer {
-        let kind = candidate.definer.kind();
+    fn layer(&mut self, candidate: &Candidate, file: LayerFile, trusted: Option<TrustedProject>) -> Layer {
+        let (kind, user) = (candidate.definer.kind(), self.places.user);
+        let lock = candidate.layer.file().map(|path| {
+            let read = || Lock::read(&candidate.folder, user).map_err(|error| error.to_string());
+            LayerLock::new(self.locks.entry(candidate.folder.clone()).or_insert_with(read), path)
+        });
         let home = self.places.cwd.clone().unwrap_or_default();
         Layer {
             reference: candidate.layer.clone(),
@@ -358,6 +374,7 @@ impl Reading<'_> {
             variables: (kind == LayerKind::Project)
                 .then(|| trusted.as_ref().map(|t| t.variables.clone()).unwrap_or_default()),
             pins: trusted.map(|t| t.pins()),
+            lock: lock.unwrap_or_default(),
             file,
         }
     }
@@ -429,7 +446,8 @@ fn merge(
     });
     let servers: BTreeMap<_, _> = servers.collect();
     let policies = policies(layers, &sources, &servers);
-    let warnings = super::matcher::unmatched_servers(layers, &servers);
+    let mut warnings = super::matcher::unmatched_servers(layers, &servers);
+    warnings.extend(super::lock::stale(layers));
     Resolved {
         postures: PostureLayers::new(layers.iter().map(posture).collect()),
         digest: digest(&statuses),

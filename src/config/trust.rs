@@ -1,7 +1,7 @@
 //! Which projects the user trusts, and as what (R7).
 //!
 //! Trusting a project's layer binds its bytes and the bytes of everything that it makes us load, read or run: components,
-//! data, and every file that a server's command, arguments or environment names, wherever it lies. When any of them changes, appears or goes, the project
+//! data, their lock, and every file that a server's command, arguments or environment names, wherever it lies. When any of them changes, appears or goes, the project
 //! is untrusted again, and the message names the file; its last trusted copy keeps restricting, but defines nothing.
 //! Each nested project folder is trusted by itself. A project's allow and its `${VAR}` references count only as
 //! far as the user granted them (R3, R4).
@@ -195,6 +195,11 @@ fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<B
         if let Some(data) = &policy.data {
             walk(&folder.join(data), MAX_DEPTH, &mut paths)?;
         }
+    }
+    // Where there is a lock it decides what is refused; one that comes later is a change, too.
+    let lock = folder.join(super::lock::FILE);
+    if !file.policies.is_empty() && lock.symlink_metadata().is_ok() {
+        paths.insert(lock);
     }
     for table in file.servers.values().filter_map(|entry| entry.as_ref().ok()) {
         let cwd = table.cwd.as_ref().map_or_else(|| project.to_owned(), |cwd| project.join(cwd));

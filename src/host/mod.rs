@@ -12,12 +12,13 @@ pub mod user;
 pub mod watch;
 pub mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use crate::config::matcher::KnownTools;
 use crate::model::caller::Caller;
 use crate::model::name::ServerName;
 use crate::pipeline::Pipeline;
@@ -31,7 +32,7 @@ use crate::ports::grants::Grants;
 use crate::ports::recorder::Recorder;
 use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
-use fleet::{Fleet, ServerSpec, ServerStatus};
+use fleet::{Fleet, ServerSpec, ServerState, ServerStatus};
 use reload::Kept;
 use session::Session;
 
@@ -90,6 +91,23 @@ impl Host {
     #[must_use]
     pub fn session(self: &Arc<Self>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Arc<Session> {
         Arc::new(Session::new(Arc::clone(self), caller, reviewer))
+    }
+
+    /// Returns the tools of each server that is ready and of whose tools all can be used: what a policy may be meant for.
+    #[must_use]
+    pub fn known_tools(&self) -> KnownTools {
+        // The servers first: what is ready now has its tools in any later snapshot.
+        let told = |status: ServerStatus| {
+            (status.state == ServerState::Ready && status.problems.is_empty())
+                .then_some((status.server, BTreeSet::new()))
+        };
+        let mut known: KnownTools = self.status().into_iter().filter_map(told).collect();
+        for tool in self.catalog.current().tools() {
+            if let Some(own) = known.get_mut(&tool.server) {
+                own.insert(tool.definition.name().clone());
+            }
+        }
+        known
     }
 
     /// Returns the servers.

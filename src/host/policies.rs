@@ -34,6 +34,8 @@ pub struct ComponentSpec {
     pub layer: LayerRef,
     /// The component's name in that layer.
     pub name: String,
+    /// Where its layer names it, for what is wrong with it; none: nobody wrote it.
+    pub place: Option<String>,
     /// Its bytes, or why there are none.
     pub bytes: Result<Vec<u8>, Fault>,
     /// The digest that the layer wrote down.
@@ -137,6 +139,7 @@ fn baseline_spec() -> ComponentSpec {
     ComponentSpec {
         layer: LayerRef::new(LayerKind::Builtin),
         name: BASELINE.to_owned(),
+        place: None,
         bytes: Ok(builtin::APPROVAL_BASELINE.to_vec()),
         pin: None,
         settings: Value::Null,
@@ -172,7 +175,13 @@ fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> Parts {
     let admission = |data| Admission { pin, settings: spec.settings, limits, data, source: source.clone(), observed };
     let loaded = spec
         .bytes
-        .and_then(|bytes| engine.admit(&bytes, admission(spec.data?)))
+        .and_then(|bytes| {
+            let (data, place) = (spec.data?, spec.place);
+            engine.admit(&bytes, admission(data)).map_err(|fault| match place {
+                Some(place) => Fault::new(fault.code, format!("{place}: {}", fault.detail)),
+                None => fault,
+            })
+        })
         .inspect_err(|fault| tracing::warn!(component = %source, %fault, "a component cannot be used; it refuses"));
     let (source, state) = match &loaded {
         Ok(admitted) => (admitted.source.clone(), admitted.digest.to_string()),

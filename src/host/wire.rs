@@ -30,7 +30,7 @@ use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
 use crate::adapters::wasm::{Class, Engine, Limits};
 use crate::config::apps::AppSettings;
-use crate::config::data::{DataFiles, read_data};
+use crate::config::data::{DataError, DataFiles, read_data};
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
 use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
@@ -112,15 +112,15 @@ impl Files {
     /// Reads them, each once; `user` is whose they must be (R6).
     pub(super) fn read(entry: &PolicyEntry, user: u32) -> Self {
         Self {
-            component: read_component(entry, user).map(Arc::new).map_err(|error| fault(&error)),
-            data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| unreadable(chain(&error))),
+            component: read_component(entry, user).map(Arc::new).map_err(|error| fault(entry, &error)),
+            data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| data_fault(entry, &error)),
         }
     }
 
     /// The same files under an entry that may demand more of them by now.
     pub(super) fn under(&self, entry: &PolicyEntry) -> Self {
         let checked =
-            |read: &Arc<ComponentBytes>| entry.check(read).map(|()| Arc::clone(read)).map_err(|error| fault(&error));
+            |read: &Arc<ComponentBytes>| entry.check(read).map(|()| Arc::clone(read)).map_err(|error| fault(entry, &error));
         Self { component: self.component.as_ref().map_err(Clone::clone).and_then(checked), data: self.data.clone() }
     }
 }
@@ -161,6 +161,7 @@ fn component(entry: &PolicyEntry, files: Files) -> ComponentSpec {
     ComponentSpec {
         layer: entry.layer.clone(),
         name: entry.name.clone(),
+        place: Some(entry.place()),
         bytes: files.component.map(|read| read.bytes.clone()),
         pin: entry.sha256,
         settings: entry.settings.clone(),
@@ -173,12 +174,24 @@ fn component(entry: &PolicyEntry, files: Files) -> ComponentSpec {
     }
 }
 
-fn fault(error: &ComponentError) -> Fault {
-    let text = chain(error);
+fn data_fault(entry: &PolicyEntry, error: &DataError) -> Fault {
+    let code = match error {
+        DataError::Locked(_) => FaultCode::Digest,
+        DataError::Open(_) | DataError::Link(_) | DataError::Name(_) | DataError::TooMuch(_) => FaultCode::Missing,
+    };
+    Fault::new(code, format!("{}: {}", entry.place(), chain(error)))
+}
+
+fn fault(entry: &PolicyEntry, error: &ComponentError) -> Fault {
+    let mut text = chain(error);
+    // What is wrong with the entry itself names its own line already.
+    if !matches!(error, ComponentError::Broken(_)) {
+        text.insert_str(0, &format!("{}: ", entry.place()));
+    }
     match error {
-        ComponentError::Digest { .. } | ComponentError::Unmet { unmet: Unmet::Digest(..), .. } => {
-            Fault::new(FaultCode::Digest, text)
-        }
+        ComponentError::Locked(_)
+        | ComponentError::Digest { .. }
+        | ComponentError::Unmet { unmet: Unmet::Digest(..), .. } => Fault::new(FaultCode::Digest, text),
         ComponentError::Unmet { unmet: Unmet::Signature(..), .. } => Fault::new(FaultCode::Signature, text),
         ComponentError::Broken(_) => Fault::new(FaultCode::Settings, text),
         ComponentError::Missing(_) | ComponentError::Unusable(_) => unreadable(text),

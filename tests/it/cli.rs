@@ -324,7 +324,7 @@ fn an_unknown_key_is_named_with_the_one_that_was_meant() {
     let ran = place.run(&["config", "check", "--config", file.to_str().unwrap()]);
     assert_eq!(ran.code, 2);
     let flat = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("bad.toml:2: `aproval_policy`"), "{flat}");
+    assert!(flat.contains("bad.toml:2 (session layer): `aproval_policy`"), "{flat}");
     assert!(flat.contains("did you mean `approval_policy`?"), "{flat}");
     assert_eq!(place.run(&["config", "check"]).code, 0);
 }

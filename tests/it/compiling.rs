@@ -22,6 +22,7 @@ fn load(options: Options, bytes: &[u8]) -> Option<Fault> {
     let spec = ComponentSpec {
         layer: LayerRef::new(LayerKind::User),
         name: "under-test".to_owned(),
+        place: None,
         bytes: Ok(bytes.to_vec()),
         pin: None,
         settings: serde_json::Value::Null,

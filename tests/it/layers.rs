@@ -385,6 +385,17 @@ fn r7_trust_binds_every_file_that_the_layer_makes_us_use() {
     let machine = trusted_machine().with("home/repo/.portcullis/lists/b", "new");
     assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains("lists/b` appeared")));
     std::fs::remove_file(machine.path("home/repo/.portcullis/lists/b")).unwrap();
+    // A lock decides what is refused, so that it is bound, too: when it comes, changes and goes.
+    let lock = "home/repo/.portcullis/policies.lock";
+    machine.write(lock, "version = 1\n");
+    assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains("policies.lock` appeared")));
+    machine.trust(PROJECT, Grant::default());
+    assert_eq!(machine.state(PROJECT), LayerState::Applied);
+    machine.write(lock, "version = 1\n# changed\n");
+    assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains("policies.lock` changed")));
+    std::fs::remove_file(machine.path(lock)).unwrap();
+    assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains("policies.lock` went away")));
+    machine.trust(PROJECT, Grant::default());
     std::fs::remove_file(machine.path("home/repo/server.js")).unwrap();
     assert!(matches!(machine.state(PROJECT), LayerState::Changed(what) if what.contains("server.js` went away")));
 }
@@ -513,7 +524,11 @@ fn r8_an_absent_layer_is_no_failure_and_any_other_failure_refuses_all_calls() {
     for layer in [SYSTEM, ORGANISATION, USER, MANAGED] {
         let resolved = Machine::new().with(layer, "not toml").load();
         assert_eq!(resolved.refusals.len(), 1, "{layer}");
-        assert!(resolved.refusals[0].contains(":1: is not TOML"), "{:?}", resolved.refusals);
+        assert!(
+            resolved.refusals[0].contains(".toml:1 (") && resolved.refusals[0].contains(" layer): is not TOML"),
+            "{:?}",
+            resolved.refusals
+        );
         let machine = Machine::new();
         std::fs::create_dir_all(machine.path(layer)).unwrap();
         assert!(machine.load().refusals[0].contains("is not a regular file"));

@@ -7,6 +7,7 @@ mod support;
 
 mod apps;
 mod architecture;
+mod bad_policies;
 mod barrier;
 mod baseline;
 mod cli;

@@ -133,11 +133,17 @@ pub fn from_core_module(module: &[u8]) -> Result<Vec<u8>, BuildError> {
     let failed = |e: &dyn std::fmt::Display| BuildError::Encode { package: name.to_owned(), message: format!("{e:#}") };
     let mut resolve = Resolve::default();
     let (package, _) = resolve.push_path(workspace().join("wit/v0.1")).map_err(|e| failed(&e))?;
-    let world = resolve.select_world(&[package], Some("approval-policy")).map_err(|e| failed(&e))?;
     let mut module = module.to_vec();
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).map_err(|e| failed(&e))?;
+    let settings = module.windows(SETTINGS.len()).any(|window| window == SETTINGS);
+    for world in ["approval-policy"].into_iter().chain(settings.then_some("with-settings")) {
+        let world = resolve.select_world(&[package], Some(world)).map_err(|e| failed(&e))?;
+        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).map_err(|e| failed(&e))?;
+    }
     encode(name, &module)
 }
+
+/// What a module has that describes its settings, too.
+const SETTINGS: &[u8] = b"portcullis:policy/settings@0.1.0#schema";
 
 fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError> {
     let encoder = ComponentEncoder::default().validate(true);

@@ -191,7 +191,7 @@ mod tests {
         tokio::pin!(late);
         assert!(futures::poll!(&mut late).is_pending());
         drop(open);
-        let fault: Fault = late.await.map(|()| ()).unwrap_err();
+        let fault: Fault = late.await.unwrap_err();
         assert!(fault.detail.contains("no worker became free"), "{fault}");
     }
 

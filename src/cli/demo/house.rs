@@ -153,6 +153,7 @@ fn component(kind: LayerKind, name: &str, bytes: &[u8], matches: Arc<dyn Matches
     ComponentSpec {
         layer: LayerRef::new(kind),
         name: name.to_owned(),
+        place: None,
         bytes: Ok(bytes.to_vec()),
         pin: None,
         settings: Value::Null,
