@@ -36,6 +36,7 @@ mod relay;
 mod requirements;
 mod sanitise;
 mod seen;
+mod shown;
 mod state;
 mod stdio;
 mod streams;
