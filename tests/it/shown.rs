@@ -31,7 +31,7 @@ const SINGS: &str = r#"{"name":"sings","title":"a CANARY7","description":"b CANA
 const NAMES: [(&str, &str); 4] = [
     ("key", r#"{"name":"key","inputSchema":{"type":"object","properties":{"CANARY7":{}}}}"#),
     ("needs", r#"{"name":"needs","inputSchema":{"type":"object","required":["CANARY7"]}}"#),
-    ("other", r#"{"name":"other","inputSchema":{"type":"object","properties":{"a":{"$ref":"#/CANARY7"}}}}"#),
+    ("other", r##"{"name":"other","inputSchema":{"type":"object","properties":{"a":{"$ref":"#/CANARY7"}}}}"##),
     ("CANARY7", r#"{"name":"CANARY7","inputSchema":{"type":"object"}}"#),
 ];
 
