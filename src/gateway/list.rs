@@ -90,7 +90,8 @@ pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Resu
 /// Returns what a client sees, as a digest.
 pub(super) fn visible(listing: &Listing) -> Digest {
     // The raw digest, too: a definition that changed only where it is edited must be listed again, or its calls are stale.
-    let shown = listing.tools().iter().filter_map(|tool| Some((tool, listing.shown(&tool.reference())?.shown_digest())));
+    let shown =
+        listing.tools().iter().filter_map(|tool| Some((tool, listing.shown(&tool.reference())?.shown_digest())));
     let digests: Vec<_> = shown.map(|(tool, shown)| (tool, tool.definition.digest(), shown)).collect();
     Digest::of_parts(digests.iter().flat_map(|(tool, raw, shown)| {
         [tool.flat.as_str().as_bytes(), raw.as_bytes().as_slice(), shown.as_bytes().as_slice()]

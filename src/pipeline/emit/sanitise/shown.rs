@@ -16,11 +16,11 @@ use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::{CallId, ToolRef};
 use crate::model::outcome::Origin;
+use crate::model::revision::PolicySetDigest;
 use crate::model::schema;
 use crate::model::text;
 use crate::model::tool::{CatalogTool, ServerIdentity, ToolDefinition};
 use crate::model::verdict::{Label, MAX_REASON};
-use crate::model::revision::PolicySetDigest;
 use crate::ports::approval::{Kind, PolicySet};
 use crate::ports::state::{Effects, PolicyState, StatedCall};
 
@@ -125,8 +125,7 @@ impl Definitions {
 
     /// Looks at one definition, and remembers it besides the others.
     pub async fn show(&self, tool: &CatalogTool, policies: &PolicySet, who: &Viewer<'_>) -> Looked {
-        let labels =
-            if looked_at(policies, tool) { who.labels(&tool.reference()).await } else { Some(Arc::default()) };
+        let labels = if looked_at(policies, tool) { who.labels(&tool.reference()).await } else { Some(Arc::default()) };
         let looked = self.one(tool, policies, who, labels.as_ref()).await;
         if let Some(labels) = labels {
             let mut known = self.0.lock();
