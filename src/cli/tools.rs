@@ -9,6 +9,7 @@ use portcullis::host::Host;
 use portcullis::host::fleet::{ServerState, ServerStatus};
 use portcullis::host::session::Listing;
 use portcullis::host::user::local_caller;
+use portcullis::model::outcome::Origin;
 use portcullis::model::text::shown;
 use portcullis::model::tool::CatalogTool;
 use portcullis::model::verdict::Refusal;
@@ -96,6 +97,12 @@ fn human(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> Str
 
 /// Why a tool is in the list, or who hides it by which rule.
 fn exposure(listing: &Listing, tool: &CatalogTool) -> (&'static str, String) {
+    if let Some(unshown) = listing.withheld().get(&tool.reference()) {
+        let Origin { layer, component, rule } = &unshown.origin;
+        let rule = rule.as_ref().map(|rule| format!(", rule {rule}")).unwrap_or_default();
+        let (component, why) = (shown(component, 128), shown(&unshown.why, 300));
+        return (HIDDEN, format!("its definition was withheld by {layer}/{component}{rule} ({why})"));
+    }
     let Some(by) = listing.hidden().get(&tool.reference()) else { return (DIRECT, REASON.to_owned()) };
     let by: Vec<String> = by.iter().map(said).collect();
     (HIDDEN, format!("disabled by {}", by.join("; ")))
@@ -123,7 +130,8 @@ fn row(listing: &Listing, tool: &CatalogTool, audience: Audience, width: usize) 
     if exposure == HIDDEN {
         out.push_str(&field(4, "because", &reason, width));
     }
-    if let Some(description) = tool.definition.description().filter(|text| !text.is_empty()) {
+    let definition = listing.shown(&tool.reference());
+    if let Some(description) = definition.and_then(|shown| shown.description()).filter(|text| !text.is_empty()) {
         out.push_str(&field(4, "", &shown(description.lines().next().unwrap_or_default(), 100), width));
     }
     out

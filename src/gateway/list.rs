@@ -1,6 +1,7 @@
 //! The tool list as the client sees it: pages, cursors, and what makes two lists the same.
 //!
-//! A definition is the upstream's own text, byte for byte, but for the value of `name`, which is the gateway's. The order is
+//! A definition is the upstream's own text, byte for byte, but for the value of `name`, which is the gateway's, and for what
+//! sanitisers removed (R31). The order is
 //! that of the catalog: by raw identity. A cursor holds for the revision that it was made in; after a change the client has to
 //! begin again, or it would miss tools.
 
@@ -62,10 +63,10 @@ pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Resu
     let start = cursor.map_or(Ok(0), |cursor| parse(cursor, revision, all.len()))?;
     let mut out = String::from(r#"{"tools":["#);
     let mut shown: Vec<Arc<CatalogTool>> = Vec::new();
-    let visible =
-        all.iter().enumerate().skip(start).filter(|(_, tool)| !listing.hidden().contains_key(&tool.reference()));
+    let visible = all.iter().enumerate().skip(start);
+    let visible = visible.filter_map(|(at, tool)| Some((at, tool, listing.shown(&tool.reference())?)));
     let mut next = None;
-    for (at, tool) in visible {
+    for (at, tool, definition) in visible {
         if shown.len() == size.max(1) || !shown.is_empty() && out.len() >= PAGE_BYTES {
             next = Some(at);
             break;
@@ -73,7 +74,7 @@ pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Resu
         if !shown.is_empty() {
             out.push(',');
         }
-        tool.definition.write_renamed(tool.flat.as_str(), &mut out);
+        definition.write_renamed(tool.flat.as_str(), &mut out);
         shown.push(Arc::clone(tool));
     }
     out.push(']');
@@ -88,9 +89,13 @@ pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Resu
 
 /// Returns what a client sees, as a digest.
 pub(super) fn visible(listing: &Listing) -> Digest {
-    let digests: Vec<Digest> = listing.tools().iter().map(|tool| tool.definition.digest()).collect();
-    let tools = listing.tools().iter().zip(&digests);
-    Digest::of_parts(tools.flat_map(|(tool, digest)| [tool.flat.as_str().as_bytes(), digest.as_bytes().as_slice()]))
+    // The raw digest, too: a definition that changed only where it is edited must be listed again, or its calls are stale.
+    let shown =
+        listing.tools().iter().filter_map(|tool| Some((tool, listing.shown(&tool.reference())?.shown_digest())));
+    let digests: Vec<_> = shown.map(|(tool, shown)| (tool, tool.definition.digest(), shown)).collect();
+    Digest::of_parts(digests.iter().flat_map(|(tool, raw, shown)| {
+        [tool.flat.as_str().as_bytes(), raw.as_bytes().as_slice(), shown.as_bytes().as_slice()]
+    }))
 }
 
 fn cursor_at(revision: Revision, offset: usize) -> String {

@@ -16,6 +16,7 @@ use crate::model::verdict::Refusal;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::consent::connector;
 use crate::pipeline::dispatch::meta::TurnInfo;
+use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Unshown, Viewer};
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
 use crate::ports::questions::Questions;
 use crate::ports::reviewer::Reviewer;
@@ -30,6 +31,7 @@ pub struct Session {
     caller: Caller,
     reviewer: Arc<dyn Reviewer>,
     served: Mutex<Served>,
+    definitions: Arc<Definitions>,
 }
 
 /// What a session was shown last.
@@ -45,6 +47,8 @@ pub struct Listing {
     snapshot: Arc<Snapshot>,
     tools: Vec<Arc<CatalogTool>>,
     hidden: BTreeMap<ToolRef, BTreeSet<Refusal>>,
+    shown: HashMap<ToolRef, ShownDefinition>,
+    withheld: BTreeMap<ToolRef, Unshown>,
 }
 
 impl Listing {
@@ -64,6 +68,18 @@ impl Listing {
     #[must_use]
     pub fn hidden(&self) -> &BTreeMap<ToolRef, BTreeSet<Refusal>> {
         &self.hidden
+    }
+
+    /// Returns the definition of a tool as it may be shown; none for a tool that is not among [`Listing::tools`].
+    #[must_use]
+    pub fn shown(&self, tool: &ToolRef) -> Option<&ShownDefinition> {
+        self.shown.get(tool)
+    }
+
+    /// Returns the tools that are hidden because their definitions were withheld, each with the reason (R31).
+    #[must_use]
+    pub fn withheld(&self) -> &BTreeMap<ToolRef, Unshown> {
+        &self.withheld
     }
 }
 
@@ -115,7 +131,7 @@ impl Drop for Session {
 
 impl Session {
     pub(super) fn new(host: Arc<Host>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Self {
-        Self { host, caller, reviewer, served: Mutex::default() }
+        Self { host, caller, reviewer, served: Mutex::default(), definitions: Arc::default() }
     }
 
     /// Returns who calls.
@@ -146,13 +162,24 @@ impl Session {
         self.catalog_now().await
     }
 
-    /// The same without waiting for servers. The connector policies are asked afresh every time.
+    /// The same without waiting for servers. The connector policies are asked afresh every time, the
+    /// sanitisers about definitions that they have not looked at yet under these policies.
     pub async fn catalog_now(&self) -> Listing {
         let snapshot = self.host.catalog().current();
         let now_ms = u64::try_from(self.host.pipeline().clock.now().as_millisecond()).unwrap_or(0);
         let hidden = connector::hidden(&snapshot, &self.caller, now_ms).await;
-        let shown = snapshot.tools().iter().filter(|tool| !hidden.contains_key(&tool.reference()));
-        Listing { tools: shown.cloned().collect(), hidden, snapshot }
+        let visible = snapshot.tools().iter().filter(|tool| !hidden.contains_key(&tool.reference()));
+        let mut tools: Vec<Arc<CatalogTool>> = visible.cloned().collect();
+        let who = Viewer { caller: &self.caller, state: &self.host.pipeline().state, now_ms };
+        let (mut shown, mut withheld) = (HashMap::new(), BTreeMap::new());
+        for (tool, looked) in self.definitions.list(&tools, snapshot.policies(), &who).await {
+            match looked {
+                Ok(definition) => _ = shown.insert(tool, definition),
+                Err(unshown) => _ = withheld.insert(tool, unshown),
+            }
+        }
+        tools.retain(|tool| shown.contains_key(&tool.reference()));
+        Listing { tools, hidden, snapshot, shown, withheld }
     }
 
     /// Notes that this session has been shown these tools, and no others.
@@ -230,6 +257,7 @@ impl Session {
             target: call.target,
             payload: call.payload,
             seen,
+            definitions: Arc::clone(&self.definitions),
             turn: TurnInfo {
                 // The thread of a gateway's call is its session (R40).
                 thread_id: self.caller.session.as_str().to_owned(),

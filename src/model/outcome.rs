@@ -192,6 +192,15 @@ impl Failure {
         failure.detail(detail)
     }
 
+    /// The tool's definition was withheld, so this caller's list is without it. As with [`Failure::disabled`], the message and
+    /// the answer's metadata are those of an unknown tool (R25), `why` is for people and records.
+    #[must_use]
+    pub fn hidden(tool: &Target, origin: Origin, why: &str) -> Self {
+        let failure =
+            Self { stage: Stage::Sanitise, code: Code::Disabled, origin: Some(origin), ..Self::not_available(tool) };
+        failure.detail(format!("the tool's definition was withheld: {why}"))
+    }
+
     /// The catalog changed between prepare and lease.
     #[must_use]
     pub fn stale(tool: &Target) -> Self {

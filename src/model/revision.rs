@@ -41,6 +41,6 @@ pub struct ServerFingerprint {
 }
 
 /// What of the policies a decision depends on. Differs: the call is decided again (R19).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct PolicySetDigest(pub Digest);

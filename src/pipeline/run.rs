@@ -23,7 +23,8 @@ use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
 use super::dispatch::{barrier, call, record};
 use super::emit::finish::Finishing;
-use super::emit::sanitise::Clean;
+use super::emit::sanitise::{Clean, Definitions, Unshown, Viewer};
+use super::emit::views::stale;
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
 use crate::model::arguments::Arguments;
@@ -86,6 +87,8 @@ pub struct CallRequest {
     pub payload: Payload,
     /// The digest of the definition that the caller was last shown (R24).
     pub seen: Option<Digest>,
+    /// What the caller's session knows of definitions as they are shown.
+    pub definitions: Arc<Definitions>,
     /// What the request says about its turn.
     pub turn: TurnInfo,
     /// Where progress goes, if it is wanted.
@@ -280,11 +283,18 @@ impl<'p> Call<'p> {
         }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller).await;
+        // R25, as for connectors: before anything else is said about the call.
+        let snapshot = self.pipeline.catalog.current();
+        let listed = snapshot.find(&reference);
+        let known = &self.request.definitions;
+        if let Some(unshown) = listed.and_then(|listed| known.hidden(listed.tool(), snapshot.policies())) {
+            return Err(self.hidden(unshown));
+        }
         match prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen) {
             Ok(prepared) => Ok(prepared),
             Err(unprepared) => Err(match self.disabled(&reference).await {
                 Some(disabled) => disabled,
-                None => self.unprepared(unprepared),
+                None => self.unprepared(unprepared).await,
             }),
         }
     }
@@ -347,7 +357,7 @@ impl<'p> Call<'p> {
                     return Err(Box::new(Failure::new(Stage::Lease, Code::PoliciesUnstable, message)));
                 }
                 LeaseRefusal::Stale => {
-                    return Err(self.unprepared(prepare::stale(&pipeline.catalog, &prepared)));
+                    return Err(self.unprepared(prepare::stale(&pipeline.catalog, &prepared)).await);
                 }
             }
         }
@@ -388,9 +398,26 @@ impl<'p> Call<'p> {
         Stated::of(&pipeline.state, &pipeline.clock, &self.request.id, &self.request.caller, prepared)
     }
 
-    fn unprepared(&mut self, unprepared: prepare::Unprepared) -> Box<Failure> {
-        self.shown = unprepared.shown;
-        unprepared.failure
+    /// What the failure shows of a definition that changed is cleaned first. One that is withheld is that of a hidden tool.
+    async fn unprepared(&mut self, unprepared: prepare::Unprepared) -> Box<Failure> {
+        let prepare::Unprepared { mut failure, changed } = unprepared;
+        let Some(tool) = changed else { return failure };
+        let pipeline = self.pipeline;
+        let policies = Arc::clone(pipeline.catalog.current().policies());
+        let now_ms = u64::try_from(pipeline.clock.now().as_millisecond()).unwrap_or(0);
+        let who = Viewer { caller: &self.request.caller, state: &pipeline.state, now_ms };
+        match self.request.definitions.show(&tool, &policies, &who).await {
+            Ok(definition) => {
+                // What was seen is told by what is called: the server's own definition.
+                self.shown = stale::show(&mut failure, &definition).then(|| tool.definition.digest());
+                failure
+            }
+            Err(unshown) => self.hidden(unshown),
+        }
+    }
+
+    fn hidden(&self, unshown: Unshown) -> Box<Failure> {
+        Box::new(Failure::hidden(&self.request.target, unshown.origin, &unshown.why))
     }
 
     fn info(&self, arguments: Arguments) -> CallInfo {

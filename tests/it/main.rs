@@ -38,6 +38,7 @@ mod reload;
 mod requirements;
 mod sanitise;
 mod seen;
+mod shown;
 mod state;
 mod stdio;
 mod streams;

@@ -7,13 +7,9 @@ use crate::model::digest::Digest;
 use crate::model::name::{Target, ToolRef};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::revision::Revision;
-use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::{Catalog, Listed, ServerEntry};
 use crate::ports::approval::{Kind, PolicySet};
-
-/// The most of a changed definition that the stale answer shows, in bytes.
-const MAX_SHOWN_DEFINITION: usize = 16 * 1024;
 
 /// Proof that a call is fixed: these arguments, to this tool as it is defined now, over this connection.
 ///
@@ -35,13 +31,13 @@ impl std::fmt::Debug for Prepared {
 pub struct Unprepared {
     /// Why.
     pub failure: Box<Failure>,
-    /// The digest of the definition that the failure's message shows in full; the caller has seen that one now (R24).
-    pub shown: Option<Digest>,
+    /// The tool as it is defined now, if that is what changed: the answer shows it, cleaned (R24).
+    pub changed: Option<Arc<CatalogTool>>,
 }
 
 impl From<Failure> for Unprepared {
     fn from(failure: Failure) -> Self {
-        Self { failure: Box::new(failure), shown: None }
+        Self { failure: Box::new(failure), changed: None }
     }
 }
 
@@ -86,19 +82,8 @@ pub fn stale(catalog: &Catalog, prepared: &Prepared) -> Unprepared {
     }
 }
 
-/// The stale answer serves the new definition, so that the next call is made by what was seen (R24). One that is too long to
-/// be shown whole has not been seen: the tools must be listed again.
-fn changed(target: &Target, tool: &CatalogTool) -> Unprepared {
-    let mut failure = Failure::stale(target);
-    let definition = tool.definition.verbatim();
-    let shown = text::prefix(definition, MAX_SHOWN_DEFINITION);
-    failure.message.push_str(". Its definition is now: ");
-    failure.message.push_str(shown);
-    let whole = shown.len() == definition.len();
-    if !whole {
-        failure.message.push_str("… (cut: list the tools again to see it whole)");
-    }
-    Unprepared { failure: Box::new(failure), shown: whole.then(|| tool.definition.digest()) }
+fn changed(target: &Target, tool: &Arc<CatalogTool>) -> Unprepared {
+    Unprepared { failure: Box::new(Failure::stale(target)), changed: Some(Arc::clone(tool)) }
 }
 
 impl Prepared {

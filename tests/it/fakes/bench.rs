@@ -187,6 +187,7 @@ impl Bench {
             target: Target::from(ToolRef::parse(target).unwrap()),
             payload: Payload::Function(arguments.to_owned()),
             seen: None,
+            definitions: Arc::default(),
             turn: TurnInfo { thread_id: self.caller.session.as_str().to_owned(), ..TurnInfo::default() },
             progress: None,
             questions: None,

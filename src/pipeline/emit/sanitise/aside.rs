@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::sweep::{self, About, Document, Sanitiser};
+use super::sweep::{self, About, Document, Sanitiser, Withheld};
 use super::targets::Shape;
 use crate::ports::approval::PolicySet;
 
@@ -62,24 +62,31 @@ pub async fn log(
     }
 }
 
-/// Looks at a tool's definition, as a value and as it would be served. What is left still is one: where edits take from its
-/// name or from any key, it is withheld.
-pub async fn definition(
+/// Looks at a tool's definition, as a value and as it would be served. Returns what is left if something was removed. Where
+/// edits take from its name or from any key, it is withheld in the name of whoever edited it so.
+pub(super) async fn definition(
     policies: &PolicySet,
     about: &About,
     value: &Map<String, Value>,
     text: &Arc<str>,
-) -> Aside<Map<String, Value>> {
-    let sanitisers = sweep::matching(policies, about);
-    match swept(&sanitisers, about, value.clone(), Shape::Definition, Some(Arc::clone(text))).await {
-        Aside::Whole => Aside::Whole,
-        Aside::Edited(document) => {
-            if document.removed.iter().any(|removals| removals.touch_keys() || removals.touch("/name")) {
-                return Aside::Withheld("edits of a name or a key leave no definition".to_owned());
-            }
-            Aside::Edited(document.root)
+) -> Result<Option<Map<String, Value>>, Withheld> {
+    let matching = sweep::matching(policies, about);
+    let enforced: Vec<&Sanitiser> = matching.into_iter().filter(|sanitiser| !sanitiser.observe).collect();
+    if enforced.is_empty() {
+        return Ok(None);
+    }
+    let mut document = Document::new(value.clone(), Shape::Definition, Some(Arc::clone(text)));
+    let swept = sweep::sweep(&enforced, about, &mut document).await;
+    if let Some(withheld) = swept.withheld {
+        return Err(withheld);
+    }
+    let bad = document.removed.iter().zip(swept.editors);
+    match bad.into_iter().find(|(removals, _)| removals.touch_keys() || removals.touch("/name")) {
+        Some((_, origin)) => {
+            let why = "edits of a name or a key leave no definition".to_owned();
+            Err(Withheld { origin, why, fault: false })
         }
-        Aside::Withheld(why) => Aside::Withheld(why),
+        None => Ok(document.is_edited().then_some(document.root)),
     }
 }
 

@@ -10,6 +10,7 @@
 mod aside;
 mod edits;
 mod literals;
+mod shown;
 mod sweep;
 mod targets;
 
@@ -20,7 +21,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-pub use self::aside::{Aside, definition, log, progress};
+pub use self::aside::{Aside, log, progress};
+pub use self::shown::{Definitions, ShownDefinition, Unshown, Viewer};
 pub use self::sweep::{About, Sanitiser};
 use self::sweep::{Document, Swept, Withheld};
 use self::targets::Shape;

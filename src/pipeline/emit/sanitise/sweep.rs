@@ -67,6 +67,8 @@ pub(super) struct Withheld {
     pub(super) origin: Origin,
     /// For people and records only.
     pub(super) why: String,
+    /// Whether a component failed, which it may not do the next time.
+    pub(super) fault: bool,
 }
 
 /// What came of it.
@@ -75,6 +77,8 @@ pub(super) struct Swept {
     pub(super) voices: Vec<SanitiserVoice>,
     pub(super) labels: Vec<Label>,
     pub(super) withheld: Option<Withheld>,
+    /// Who edited, one for each of the document's removals.
+    pub(super) editors: Vec<Origin>,
     pub(super) observers: Vec<(Sanitiser, Arc<OutputFacts>)>,
 }
 
@@ -136,6 +140,7 @@ impl Sweep<'_> {
         let withheld = |component: String, rule: Option<RuleId>, why: String| Withheld {
             origin: Origin { layer: source.layer.clone(), component, rule },
             why,
+            fault: false,
         };
         let seen = match self.seen() {
             Ok(seen) => seen,
@@ -156,18 +161,18 @@ impl Sweep<'_> {
             }
         }
         self.swept.voices.push(SanitiserVoice { again, ..said.voice(source, false) });
-        match said.result {
-            Ok((Verdict::Pass | Verdict::Edit(_), _)) => {}
+        let rule = match said.result {
+            Ok((Verdict::Pass | Verdict::Edit(_), rule)) => rule,
             Ok((Verdict::Withhold(why), rule)) => {
                 self.swept.labels.extend(said.labels);
                 self.swept.withheld = Some(withheld(component, rule, why));
                 return Err(Stopped);
             }
             Err(fault) => {
-                self.swept.withheld = Some(withheld(component, None, fault.to_string()));
+                self.swept.withheld = Some(Withheld { fault: true, ..withheld(component, None, fault.to_string()) });
                 return Err(Stopped);
             }
-        }
+        };
         self.swept.labels.extend(said.labels);
         if removals.is_empty() {
             return Ok(false);
@@ -176,6 +181,7 @@ impl Sweep<'_> {
         self.document.root = edits::apply(root, &removals);
         self.document.spelled = None;
         self.document.removed.push(removals);
+        self.swept.editors.push(Origin { layer: source.layer.clone(), component, rule });
         self.seen = None;
         Ok(true)
     }

@@ -3,4 +3,5 @@
 //! A view never changes the answer: all views render from the same one.
 
 pub mod model;
+pub mod stale;
 pub mod truncate;
