@@ -13,7 +13,6 @@ use portcullis::model::decision::{ConnectorSpoken, Spoken};
 use portcullis::model::layer::LayerKind;
 use portcullis::model::verdict::{Fault, FaultCode, OnFailure, Verdict};
 use portcullis::pipeline::Finished;
-use portcullis::pipeline::emit::sanitise::Sanitiser;
 use portcullis::ports::approval::{ApprovalComponent as _, Bound, LogLine};
 use portcullis::ports::connector::ConnectorComponent as _;
 use portcullis::ports::sanitiser::{Place, SanitiserComponent as _, Target, Verdict as Cleaned};
@@ -355,22 +354,15 @@ async fn asked(hook: Hook, component: &Admitted) -> (Result<String, Fault>, Vec<
     }
 }
 
-/// One call through the pipeline, in which the guest has its place.
-async fn called(hook: Hook, component: Admitted) -> (Bench, Finished) {
+/// One call through the pipeline, in which the guest has its place, also if it could not be loaded.
+async fn called(hook: Hook, component: Result<Admitted, Fault>) -> (Bench, Finished) {
     // A connector's tool has no mode of its server's: somebody else allows it.
     let others = Scripted::says(allow("fine"));
     let policies = Policies::open(&["files"]).with(LayerKind::User, "others", &others);
     let policies = match hook {
-        Approval => policies.and(bound(component.approval.unwrap() as _)),
-        Connector => policies.and_app(bound(component.connector.unwrap() as _)),
-        Cleaner => policies.cleaning(Sanitiser {
-            source: source(LayerKind::User, "under-test"),
-            may_allow: false,
-            on_failure: OnFailure::Deny,
-            observe: false,
-            matches: Arc::new(Everything),
-            component: Ok(component.sanitiser.unwrap() as _),
-        }),
+        Approval => policies.and(bound(component.map(|component| component.approval.unwrap() as _))),
+        Connector => policies.and_app(bound(component.map(|component| component.connector.unwrap() as _))),
+        Cleaner => policies.cleaning(bound(component.map(|component| component.sanitiser.unwrap() as _))),
     };
     let bench = Bench::new(&policies).await;
     if hook == Connector {
@@ -381,14 +373,14 @@ async fn called(hook: Hook, component: Admitted) -> (Bench, Finished) {
     (bench, finished)
 }
 
-fn bound<C: ?Sized>(component: Arc<C>) -> Bound<C> {
+fn bound<C: ?Sized>(component: Result<Arc<C>, Fault>) -> Bound<C> {
     Bound {
         source: source(LayerKind::User, "under-test"),
         may_allow: true,
         on_failure: OnFailure::Deny,
         observe: false,
         matches: Arc::new(Everything),
-        component: Ok(component),
+        component,
     }
 }
 
@@ -434,7 +426,10 @@ async fn run(case: &Case) -> String {
         Err(fault) => {
             assert_eq!(*at, Stopped::Load, "{what}: {fault}");
             expect(&what, *got, fault.code);
-            "the component counts as failed".to_owned()
+            let (bench, finished) = called(*hook, Err(fault.clone())).await;
+            assert_eq!(recorded(*hook, &bench), Some(fault.code), "{what}");
+            fails_closed(*hook, &what, &finished);
+            outcome(&finished)
         }
         Ok(component) => {
             assert_ne!(*at, Stopped::Load, "{what} was let in");
@@ -445,7 +440,7 @@ async fn run(case: &Case) -> String {
             if let (Ok(one), Ok(two)) = (&alone, &again) {
                 assert_eq!(one, two, "{what}: the second call is not like the first");
             }
-            let (bench, finished) = called(*hook, component).await;
+            let (bench, finished) = called(*hook, Ok(component)).await;
             neighbours_work().await;
             let code = recorded(*hook, &bench);
             match (at, &alone) {
@@ -514,6 +509,9 @@ Each guest is bound to a user's layer with the default limits, but for a time of
 code that item, record and `explain` show; which of `fuel` and `deadline` comes first depends on the machine. `its call` is what
 the caller gets of a call in which the guest has its say. `next` is what other components of the same engine answer afterwards:
 an approval component, a connector policy and a sanitiser, after each line of this table.
+
+A data folder that is a link, or holds one, is refused when its layer is read, so no component is asked with it
+(`config/data.rs`).
 
 | what it does | decision point | stopped | fault | its call | next |
 |---|---|---|---|---|---|
