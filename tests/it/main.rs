@@ -22,6 +22,7 @@ mod faults;
 mod fleet;
 mod gateway;
 mod gateway_asks;
+mod golden;
 mod http;
 mod inspector;
 mod interop;
