@@ -27,6 +27,7 @@ pub mod parse;
 pub mod policy_keys;
 pub mod policy_ref;
 pub mod problem;
+mod reading;
 pub mod requirements;
 pub mod requirements_keys;
 pub mod server;

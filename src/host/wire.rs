@@ -119,8 +119,9 @@ impl Files {
 
     /// The same files under an entry that may demand more of them by now.
     pub(super) fn under(&self, entry: &PolicyEntry) -> Self {
-        let checked =
-            |read: &Arc<ComponentBytes>| entry.check(read).map(|()| Arc::clone(read)).map_err(|error| fault(entry, &error));
+        let checked = |read: &Arc<ComponentBytes>| {
+            entry.check(read).map(|()| Arc::clone(read)).map_err(|error| fault(entry, &error))
+        };
         Self { component: self.component.as_ref().map_err(Clone::clone).and_then(checked), data: self.data.clone() }
     }
 }

@@ -23,6 +23,7 @@ mod faults;
 mod fleet;
 mod gateway;
 mod gateway_asks;
+mod golden;
 mod http;
 mod inspector;
 mod interop;

@@ -124,18 +124,19 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// Makes a component of a core module that was written by hand for the world `approval-policy`.
+/// Makes a component of a core module that was written by hand for a world of an interface; `wit` is its folder, relative to
+/// the workspace.
 ///
 /// # Errors
 /// [`BuildError::Encode`] if the interface cannot be read or the module does not fit it.
-pub fn from_core_module(module: &[u8]) -> Result<Vec<u8>, BuildError> {
+pub fn from_core_module(module: &[u8], wit: &str, world: &str) -> Result<Vec<u8>, BuildError> {
     let name = "a core module";
     let failed = |e: &dyn std::fmt::Display| BuildError::Encode { package: name.to_owned(), message: format!("{e:#}") };
     let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_path(workspace().join("wit/v0.1")).map_err(|e| failed(&e))?;
+    let (package, _) = resolve.push_path(workspace().join(wit)).map_err(|e| failed(&e))?;
     let mut module = module.to_vec();
     let settings = module.windows(SETTINGS.len()).any(|window| window == SETTINGS);
-    for world in ["approval-policy"].into_iter().chain(settings.then_some("with-settings")) {
+    for world in [world].into_iter().chain(settings.then_some("with-settings")) {
         let world = resolve.select_world(&[package], Some(world)).map_err(|e| failed(&e))?;
         embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).map_err(|e| failed(&e))?;
     }

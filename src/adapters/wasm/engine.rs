@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Strategy};
 
-use super::bindings::v0_1;
+use super::bindings::TRACKS;
 use super::cache::Cache;
 use super::compile::{Compiler, Compiling};
 use super::limits;
@@ -123,7 +123,9 @@ impl Engine {
 
     fn with(engine: wasmtime::Engine, workers: usize, pooling: bool, options: Options) -> Result<Self, EngineError> {
         let mut linker = Linker::new(&engine);
-        v0_1::link(&mut linker).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
+        for track in TRACKS {
+            (track.link)(&mut linker).map_err(|e| EngineError::Engine(super::fault::line(&e)))?;
+        }
         let ticker = Ticker::start(engine.clone()).map_err(EngineError::Thread)?;
         let pool = Pool::start(workers).map_err(EngineError::Thread)?;
         let compiled = Mutex::new(HashMap::new());

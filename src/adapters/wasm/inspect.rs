@@ -4,27 +4,25 @@
 
 use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
 
+use super::bindings::{CURRENT, TRACKS, Track};
 use super::hooks::Exports;
 use super::limits::{MAX_FUNCTIONS, MAX_MEMORY, MAX_TABLE_ELEMENTS};
 use crate::model::text::shown;
 use crate::model::verdict::{Fault, FaultCode};
 
 const PACKAGE: &str = "portcullis:policy/";
-/// The version track that this host offers.
-const TRACK: &str = "0.1";
-/// The interfaces that a component may import.
-const OFFERED: [&str; 2] = ["host", "types"];
 /// The decision points, as interfaces that a component exports.
 const HOOKS: [&str; 3] = ["approval", "connector", "sanitiser"];
 /// The first bytes of an ELF file, which precompiled code is.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Checks that `bytes` are a component that this host can ask something, and returns what it exports.
+/// Checks that `bytes` are a component that this host can ask something, and returns the track that it was made for, and what
+/// of it it exports.
 ///
 /// # Errors
 /// `missing` for what has none of the three decision points, `missing-import` and `wrong-version` for imports we do not offer, `memory` for
 /// one that starts with more than any limit grants.
-pub(super) fn check(bytes: &[u8]) -> Result<Exports, Fault> {
+pub(super) fn check(bytes: &[u8]) -> Result<(&'static Track, Exports), Fault> {
     if bytes.starts_with(ELF) {
         return Err(missing("it is precompiled code, which is never loaded; give the component that it was made from"));
     }
@@ -106,11 +104,15 @@ impl Found {
         Ok(found)
     }
 
-    fn judge(&self) -> Result<Exports, Fault> {
+    fn judge(&self) -> Result<(&'static Track, Exports), Fault> {
         for name in &self.imports {
-            check_import(name)?;
+            check_import(name, TRACKS)?;
         }
-        let exports = self.exports()?;
+        let (track, exports) = self.exports()?;
+        // Its types would not be those that it is asked with.
+        for name in &self.imports {
+            check_import(name, &[track])?;
+        }
         if self.functions > MAX_FUNCTIONS {
             return Err(missing(&format!("it has {} functions, more than {MAX_FUNCTIONS}", self.functions)));
         }
@@ -124,36 +126,44 @@ impl Found {
                 self.elements
             ));
         }
-        Ok(exports)
+        Ok((track, exports))
     }
 
-    fn exports(&self) -> Result<Exports, Fault> {
+    fn exports(&self) -> Result<(&'static Track, Exports), Fault> {
         // Exports that we do not know are left alone: interpreters have some of their own.
         let ours: Vec<_> = self.exports.iter().filter_map(|name| interface(name)).collect();
-        let has = |wanted: &str| ours.iter().any(|(name, version)| *name == wanted && in_track(version));
-        let exports = Exports {
-            approval: has("approval"),
-            connector: has("connector"),
-            sanitiser: has("sanitiser"),
-            settings: has("settings"),
-        };
-        if exports.approval || exports.connector || exports.sanitiser {
-            return Ok(exports);
+        for track in TRACKS {
+            let has = |wanted: &str| ours.iter().any(|(name, version)| *name == wanted && track.has(version));
+            let exports = Exports {
+                approval: has("approval"),
+                connector: has("connector"),
+                sanitiser: has("sanitiser"),
+                settings: has("settings"),
+            };
+            if exports.approval || exports.connector || exports.sanitiser {
+                return Ok((track, exports));
+            }
         }
         match ours.iter().find(|(name, _)| HOOKS.contains(name)) {
             Some((name, version)) => Err(wrong_version(name, version)),
-            None => Err(missing(&format!(
-                "it exports none of `{PACKAGE}approval@{TRACK}.0`, `{PACKAGE}connector@{TRACK}.0` and \
-                 `{PACKAGE}sanitiser@{TRACK}.0`, so it decides nothing"
-            ))),
+            None => {
+                let version = CURRENT.version();
+                Err(missing(&format!(
+                    "it exports none of `{PACKAGE}approval@{version}`, `{PACKAGE}connector@{version}` and \
+                     `{PACKAGE}sanitiser@{version}`, so it decides nothing"
+                )))
+            }
         }
     }
 }
 
-fn check_import(name: &str) -> Result<(), Fault> {
+fn check_import(name: &str, tracks: &[&Track]) -> Result<(), Fault> {
+    let offers = |interface| move |track: &&&Track| track.offered.contains(&interface);
     match interface(name) {
-        Some((interface, version)) if OFFERED.contains(&interface) && in_track(version) => Ok(()),
-        Some((interface, version)) if OFFERED.contains(&interface) => Err(wrong_version(interface, version)),
+        Some((interface, version)) if tracks.iter().filter(offers(interface)).any(|track| track.has(version)) => Ok(()),
+        Some((interface, version)) if TRACKS.iter().any(|track| offers(interface)(&track)) => {
+            Err(wrong_version(interface, version))
+        }
         _ if name.starts_with("wasi:") => Err(Fault::new(
             FaultCode::MissingImport,
             format!(
@@ -170,20 +180,14 @@ fn check_import(name: &str) -> Result<(), Fault> {
 }
 
 fn wrong_version(interface: &str, version: &str) -> Fault {
-    let version = shown(version, 32);
+    let (version, ours) = (shown(version, 32), CURRENT.version());
     Fault::new(
         FaultCode::WrongVersion,
-        format!("it wants `{PACKAGE}{interface}@{version}`, this host offers `{PACKAGE}{interface}@{TRACK}.0`"),
+        format!("it wants `{PACKAGE}{interface}@{version}`, this host offers `{PACKAGE}{interface}@{ours}`"),
     )
 }
 
 /// Splits the name of an interface of our package into its name and version.
 fn interface(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix(PACKAGE)?.split_once('@')
-}
-
-/// Whether a version is a release of the track that this host offers.
-fn in_track(version: &str) -> bool {
-    let patch = version.strip_prefix(TRACK).and_then(|rest| rest.strip_prefix('.'));
-    patch.is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|c| c.is_ascii_digit()))
 }

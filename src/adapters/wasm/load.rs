@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 
 use serde_json::Value;
 
-use super::bindings::v0_1;
 use super::decide::{WasmApproval, WasmConnector, WasmSanitiser};
 use super::engine::Engine;
 use super::hooks::Hooks;
@@ -139,7 +138,7 @@ impl Engine {
     }
 
     fn compile(&self, bytes: &[u8], digest: Digest, class: Class) -> Result<Compiled, Fault> {
-        let exports = inspect::check(bytes)?;
+        let (track, exports) = inspect::check(bytes)?;
         let failed = |code, what: &str, error: &wasmtime::Error| {
             tracing::debug!(error = ?error, "a component was not admitted");
             Fault::new(code, format!("{what}: {}", fault::chain(error)))
@@ -147,8 +146,8 @@ impl Engine {
         let code = self.0.compiler.component(&self.0.engine, bytes, digest, class)?;
         let linked = self.0.linker.instantiate_pre(&code);
         let linked = linked.map_err(|e| failed(FaultCode::MissingImport, "it cannot be linked", &e))?;
-        let hooks = v0_1::hooks(&linked, exports);
-        let hooks = hooks.map_err(|e| failed(FaultCode::WrongVersion, "its exports differ from version 0.1", &e))?;
+        let differs = format!("its exports differ from version {}", track.name);
+        let hooks = (track.hooks)(&linked, exports).map_err(|e| failed(FaultCode::WrongVersion, &differs, &e))?;
         Ok(Compiled { hooks })
     }
 }

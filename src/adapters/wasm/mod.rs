@@ -6,7 +6,7 @@
 //!
 //! The path of a component: `load` admits bytes (`inspect`: size, digest, validity, imports), has them compiled (`compile`,
 //! unless their code is in the `cache`), starts them once and has them look at their settings (`described`); `decide` asks a component on the worker `pool`, `run` in a fresh store;
-//! `state` and `told` are what it may ask back, `patterns` what it searches with; `answer` reads what it says, `fault` what
+//! `state` is what it may ask back, `patterns` what it searches with; `answer` reads what it says, `fault` what
 //! went wrong. `engine` holds what all components share. `hooks` is what a component of any version can be asked, and
 //! `bindings` has a file for each version.
 //!
@@ -32,7 +32,6 @@ mod run;
 mod settings;
 mod state;
 mod ticker;
-mod told;
 mod turns;
 
 pub use cache::Cache;

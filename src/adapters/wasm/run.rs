@@ -107,7 +107,7 @@ impl Component {
     pub(super) fn store(self: &Arc<Self>, shared: &Shared, budget: &Budget, subject: Subject) -> Store<State> {
         let state = State::new(subject, Arc::clone(self), Arc::clone(&shared.patterns), budget);
         let mut store = Store::new(&shared.engine, state);
-        store.limiter(|state| &mut state.caps);
+        store.limiter(State::limiter);
         store.set_hostcall_fuel(budget.answer);
         store.set_max_component_handles(MAX_HANDLES);
         store

@@ -39,6 +39,36 @@ pub(super) fn unexplained_unsafe(file: &str, text: &str) -> Vec<String> {
     out
 }
 
+/// What an adapter of one version of the interface has nothing to do with: what arms, counts and bounds an evaluation, what its
+/// answer means, and the machine.
+const BEYOND: [&str; 16] = [
+    "set_fuel",
+    "fuel_async_yield_interval",
+    "set_epoch_deadline",
+    "epoch_deadline_trap",
+    "epoch_deadline_callback",
+    "limiter",
+    "set_hostcall_fuel",
+    "set_max_component_handles",
+    "into_data",
+    "mem",
+    "std",
+    "answer",
+    "limits",
+    "run",
+    "config",
+    "unsafe",
+];
+
+/// Where a version's adapter names what it has nothing to do with. Types keep the facts from it; the store cannot be kept
+/// from it, since generated code needs it.
+pub(super) fn reaches_beyond(file: &str, text: &str) -> Vec<String> {
+    let code = Source::read(text).without_tests();
+    let lines =
+        BEYOND.iter().flat_map(|word| source::lines_with(&code, word).into_iter().map(move |line| (word, line)));
+    lines.map(|(word, line)| format!("{file}:{line}: a version's adapter names `{word}`")).collect()
+}
+
 /// The guest that a manifest makes, if it makes one.
 pub(super) fn guest(manifest: &str) -> Option<String> {
     let manifest: toml::Table = manifest.parse().ok()?;

@@ -66,6 +66,13 @@ fn no_file_is_longer_than_500_lines_its_tests_aside() {
 }
 
 #[test]
+fn a_versions_adapter_only_lifts() {
+    let adapters = texts(&root().join("src/adapters/wasm/bindings"), ".rs");
+    assert!(adapters.iter().any(|(file, _)| file == "v0_1.rs"), "the adapters were not found");
+    assert_none(adapters.iter().flat_map(|(file, text)| house::reaches_beyond(file, text)));
+}
+
+#[test]
 fn every_unsafe_has_a_reason() {
     assert_none(sources().iter().flat_map(|(file, text)| house::unexplained_unsafe(file, text)));
 }
@@ -114,13 +121,15 @@ fn every_test_file_is_run() {
 
 #[test]
 fn committed_components_are_those_listed_and_hold_no_trace_of_the_machine() {
-    let folder = root().join("policies/artifacts");
-    let components: BTreeMap<String, Vec<u8>> = files(&folder, ".wasm")
-        .iter()
-        .map(|path| (path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap()))
-        .collect();
-    let sums = std::fs::read_to_string(folder.join("SHA256SUMS")).unwrap_or_default();
-    assert_none(house::artifacts(&sums, &components));
+    for folder in ["policies/artifacts", "tests/it/golden/v0.1"] {
+        let folder = root().join(folder);
+        let name = |path: &Path| path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
+        let components: BTreeMap<String, Vec<u8>> =
+            files(&folder, ".wasm").iter().map(|path| (name(path), std::fs::read(path).unwrap())).collect();
+        assert!(!components.is_empty(), "the components were not found");
+        let sums = std::fs::read_to_string(folder.join("SHA256SUMS")).unwrap_or_default();
+        assert_none(house::artifacts(&sums, &components));
+    }
 }
 
 /// Each check, shown failing.
@@ -254,6 +263,14 @@ mod a_check_fails {
         assert_eq!(unexplained("// unsafe\nconst A: &str = \"unsafe\";"), 0);
         let far = format!("#[allow(unsafe_code, reason = \"sound\")]\n{}unsafe {{}}", "\n".repeat(20));
         assert_eq!(unexplained(&far), 1);
+    }
+
+    #[test]
+    fn on_an_adapter_that_gives_its_guest_more() {
+        let beyond = |text: &str| house::reaches_beyond("v9.rs", text).len();
+        assert_eq!(beyond("fn f(store: &mut Store<State>) { store.set_fuel(u64::MAX); }"), 1);
+        assert_eq!(beyond("fn f() { std::fs::read(path) }"), 1);
+        assert_eq!(beyond("// store.set_fuel\nfn f() { store.data_mut().call_name() }"), 0);
     }
 
     #[test]

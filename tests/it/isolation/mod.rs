@@ -3,7 +3,10 @@
 mod admission;
 mod handmade;
 mod mutants;
+mod neighbours;
 mod sanitisers;
+mod table;
+mod tunable;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -29,8 +32,11 @@ async fn behave(how: &str) -> Evaluation {
     evaluation
 }
 
-/// The engine and the very component answer an ordinary call.
+use neighbours::neighbours_work;
+
+/// The engine, the very component and others answer an ordinary call.
 pub(super) async fn works_still() {
+    neighbours_work().await;
     let evaluation = ask(&hostile(), facts("test/echo", r#"{"text":"still here"}"#)).await;
     assert_eq!(text(&evaluation), "still here");
 }
@@ -283,6 +289,7 @@ async fn an_engine_without_a_memory_pool_isolates_as_well() {
         ("reason-of-65-kibibytes", FaultCode::OutputTooLarge),
     ] {
         assert_eq!(code(&ask(&component, facts(&format!("test/{how}"), "{}")).await), want, "{how}");
+        assert_eq!(text(&ask(&component, facts("test/echo", r#"{"text":"fine"}"#)).await), "fine");
     }
     assert!(is_out_of_budget(code(&ask(&component, facts("test/loop", "{}")).await)));
     assert_eq!(text(&ask(&component, facts("test/echo", r#"{"text":"fine"}"#)).await), "fine");
@@ -354,12 +361,20 @@ async fn the_demo_components_do_what_they_say() {
 #[test]
 fn every_guest_is_built_and_used_by_a_test() {
     // The guests that the tests of this folder, of `baseline` and of `apps` run. A new guest comes with its test.
-    let tested =
-        ["approval-baseline", "connector-baseline", "demo-broken", "demo-managed", "demo-organisation", "hostile"];
+    let tested = [
+        "approval-baseline",
+        "connector-baseline",
+        "demo-broken",
+        "demo-managed",
+        "demo-organisation",
+        "hostile",
+        "tunable",
+    ];
     let guests = guest_builder::build_all().unwrap();
     assert_eq!(guests.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), tested);
     for (name, bytes) in guests {
-        let admitted = engine().admit(&bytes, Admission::plain(source(&name)));
+        let settings = if name == "tunable" { json!({"word": "word"}) } else { Value::Null };
+        let admitted = engine().admit(&bytes, Admission { settings, ..Admission::plain(source(&name)) });
         assert!(admitted.is_ok(), "`{name}` is not admitted: {admitted:?}");
     }
 }

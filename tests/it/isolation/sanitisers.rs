@@ -3,32 +3,18 @@
 use std::sync::Arc;
 
 use portcullis::adapters::wasm::Admission;
-use portcullis::model::digest::Digest;
-use portcullis::model::name::ToolRef;
-use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::FaultCode;
-use portcullis::ports::approval::Kind;
-use portcullis::ports::sanitiser::{OutputFacts, Place, Sanitised, SanitiserComponent as _, Target, Verdict};
+use portcullis::ports::sanitiser::{Place, Sanitised, SanitiserComponent as _, Target, Verdict};
 
 use super::{is_out_of_budget, works_still};
-use crate::support::policy::{engine, patient, source, stranger};
+use crate::support::policy::{engine, output, patient, source};
 
 async fn behave(how: &str) -> Sanitised {
     let bytes = guest_builder::build("hostile").unwrap();
     let wanted = Admission { limits: patient(), ..Admission::plain(source("under-test")) };
     let sanitiser = engine().admit(&bytes, wanted).unwrap().sanitiser.unwrap();
     let target = Target { place: Place::Text, pointer: "/content/0/text".to_owned(), text: "a bad text".into() };
-    let facts = OutputFacts {
-        kind: Kind::Tool,
-        tool: ToolRef::parse(&format!("test/{how}")).unwrap(),
-        identity: ServerIdentity(Digest::of(b"identity")),
-        caller: stranger(),
-        is_error: false,
-        targets: vec![target],
-        labels: Arc::from([]),
-        now_ms: 1_700_000_000_000,
-    };
-    let said = sanitiser.sanitise(Arc::new(facts)).await;
+    let said = sanitiser.sanitise(Arc::new(output(&format!("test/{how}"), target))).await;
     works_still().await;
     said
 }

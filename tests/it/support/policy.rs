@@ -11,9 +11,11 @@ use portcullis::model::digest::Digest;
 use portcullis::model::layer::{LayerKind, LayerRef};
 use portcullis::model::name::ToolRef;
 use portcullis::model::posture::Posture;
-use portcullis::model::tool::{Hints, ServerIdentity};
+use portcullis::model::tool::{Connector, Hints, ServerIdentity};
 use portcullis::model::verdict::{Fault, Source};
 use portcullis::ports::approval::{ApprovalComponent as _, CallFacts, Evaluation, Kind};
+use portcullis::ports::connector::AppToolFacts;
+use portcullis::ports::sanitiser::{OutputFacts, Target};
 use portcullis::ports::state::Moment;
 
 /// One engine for all tests of this process, as in a real host.
@@ -65,6 +67,33 @@ pub(crate) fn facts(tool: &str, arguments: &str) -> CallFacts {
     }
 }
 
+/// A tool of the connector `calendar`.
+pub(crate) fn tool_facts(tool: &str) -> AppToolFacts {
+    AppToolFacts {
+        connector: Some(Connector { id: "calendar".to_owned(), name: None, account: None }),
+        tool: ToolRef::parse(tool).unwrap(),
+        identity: ServerIdentity(Digest::of(b"identity")),
+        title: None,
+        hints: Hints::default(),
+        caller: stranger(),
+        now_ms: 1_700_000_000_000,
+    }
+}
+
+/// An answer of one text.
+pub(crate) fn output(tool: &str, target: Target) -> OutputFacts {
+    OutputFacts {
+        kind: Kind::Tool,
+        tool: ToolRef::parse(tool).unwrap(),
+        identity: ServerIdentity(Digest::of(b"identity")),
+        caller: stranger(),
+        is_error: false,
+        targets: vec![target],
+        labels: Arc::from([]),
+        now_ms: 1_700_000_000_000,
+    }
+}
+
 pub(crate) async fn ask(component: &WasmApproval, facts: CallFacts) -> Evaluation {
     component.evaluate(Arc::new(facts)).await
 }
@@ -86,7 +115,22 @@ pub(crate) fn handmade(memory: &str, evaluate: &str, more: &str) -> Vec<u8> {
             {realloc})"#,
         realloc = if more.contains("cabi_realloc") { "" } else { REALLOC },
     );
-    guest_builder::from_core_module(&wat::parse_str(text).unwrap()).unwrap()
+    guest_builder::from_core_module(&wat::parse_str(text).unwrap(), "wit/v0.1", "approval-policy").unwrap()
+}
+
+/// The same for a connector policy or a sanitiser: `export` is what of the interface it exports, `handle` what it drops.
+///
+/// Address 64 holds a decision that changes nothing.
+pub(crate) fn handmade_for(world: &str, export: &str, handle: &str, memory: &str, body: &str, more: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+            (import "portcullis:policy/types@0.1.0" "[resource-drop]{handle}" (func $drop (param i32)))
+            (memory (export "memory") {memory})
+            (func (export "portcullis:policy/{export}") (param $call i32) (result i32) {body})
+            {more}
+            {REALLOC})"#
+    );
+    guest_builder::from_core_module(&wat::parse_str(text).unwrap(), "wit/v0.1", world).unwrap()
 }
 
 const REALLOC: &str = r#"(func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))"#;

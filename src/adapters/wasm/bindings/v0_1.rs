@@ -8,6 +8,7 @@ use wasmtime::{Error, Store};
 use self::policy::exports::portcullis::policy::approval;
 use self::policy::portcullis::policy::{host, types};
 use self::sanitiser::exports::portcullis::policy::sanitiser as sanitising;
+use super::Track;
 use crate::adapters::wasm::hooks::{
     Exports, Hooks, RawApproval, RawConnector, RawOutcome, RawReason, RawSanitised, RawVerdict, Reusable,
 };
@@ -87,8 +88,10 @@ mod settings {
     });
 }
 
-/// Links what this track offers. No WASI, nothing else.
-pub(in crate::adapters::wasm) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// The track.
+pub(super) const TRACK: Track = Track { name: "0.1", patch: 0, offered: &["host", "types"], link, hooks };
+
+fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     types::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
     host::add_to_linker::<State, HasSelf<State>>(linker, |state| state)
 }
@@ -102,14 +105,7 @@ struct Component {
     settings: Option<settings::WithSettingsPre<State>>,
 }
 
-/// Takes a linked component that exports these interfaces.
-///
-/// # Errors
-/// If one of them differs from this track's.
-pub(in crate::adapters::wasm) fn hooks(
-    linked: &InstancePre<State>,
-    exports: Exports,
-) -> wasmtime::Result<Box<dyn Hooks>> {
+fn hooks(linked: &InstancePre<State>, exports: Exports) -> wasmtime::Result<Box<dyn Hooks>> {
     let pre = || linked.clone();
     Ok(Box::new(Component {
         approval: exports.approval.then(|| policy::ApprovalPolicyPre::new(pre())).transpose()?,

@@ -4,12 +4,17 @@
 //! work of the host counts: each call and each byte, against an allowance of the size of the component's fuel. What needs
 //! a grant that nobody gave is a fault when it is called, never an empty answer. Everything that is told is digested, in
 //! order, so that a record can say what a component knew.
+//!
+//! This is the one way to the facts: what is here is private to this module and to `told`, so that a version's adapter can ask
+//! nothing but the functions that a guest can, and can neither see facts that were not charged nor change what was counted.
+
+mod told;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value;
-use wasmtime::Error;
+use wasmtime::{Error, ResourceLimiter};
 
 use super::limits::{Budget, Caps, MAX_READ};
 use super::patterns::PatternSets;
@@ -48,12 +53,12 @@ pub(super) enum Subject {
 pub(super) struct State {
     subject: Subject,
     component: Arc<Component>,
-    pub(super) patterns: Arc<PatternSets>,
-    pub(super) until: Instant,
-    pub(super) caps: Caps,
-    pub(super) log: Vec<LogLine>,
+    patterns: Arc<PatternSets>,
+    until: Instant,
+    caps: Caps,
+    log: Vec<LogLine>,
     allowance: u64,
-    pub(super) spent: u64,
+    spent: u64,
     heard: Parts,
 }
 
@@ -77,12 +82,17 @@ impl State {
         }
     }
 
+    /// What refuses it more memory and tables than it may have.
+    pub(super) fn limiter(&mut self) -> &mut dyn ResourceLimiter {
+        &mut self.caps
+    }
+
     /// Returns what it logged, what the host did for it, and the digest of what it was told.
     pub(super) fn into_report(self) -> (Vec<LogLine>, u64, Digest) {
         (self.log, self.spent, self.heard.finish())
     }
 
-    pub(super) fn charge(&mut self, bytes: usize) -> wasmtime::Result<()> {
+    fn charge(&mut self, bytes: usize) -> wasmtime::Result<()> {
         self.spent = self.spent.saturating_add(CALL_COST).saturating_add(bytes as u64);
         if self.spent > self.allowance {
             return Err(fault(FaultCode::Fuel, "it used up what the host does for it"));
@@ -91,13 +101,13 @@ impl State {
     }
 
     /// Notes what is told, for the record.
-    pub(super) fn tell(&mut self, function: &str, said: &[u8]) {
+    fn tell(&mut self, function: &str, said: &[u8]) {
         self.heard.add(function.as_bytes());
         self.heard.add(said);
     }
 
     /// Hands a text over, if it is not too long.
-    pub(super) fn give(&mut self, function: &str, text: &str) -> wasmtime::Result<String> {
+    fn give(&mut self, function: &str, text: &str) -> wasmtime::Result<String> {
         if text.len() > MAX_READ {
             return Err(too_large(function));
         }
@@ -106,16 +116,16 @@ impl State {
         Ok(text.to_owned())
     }
 
-    pub(super) fn json(&mut self, function: &str, value: &Value) -> wasmtime::Result<String> {
+    fn json(&mut self, function: &str, value: &Value) -> wasmtime::Result<String> {
         let text = sorted_json(value).ok_or_else(|| too_large(function))?;
         self.give(function, &text)
     }
 
-    pub(super) fn nothing(&mut self, function: &str) {
+    fn nothing(&mut self, function: &str) {
         self.tell(function, b"");
     }
 
-    pub(super) fn call(&mut self) -> wasmtime::Result<Arc<CallFacts>> {
+    fn call(&mut self) -> wasmtime::Result<Arc<CallFacts>> {
         self.charge(0)?;
         match &self.subject {
             Subject::Call(facts) => Ok(Arc::clone(facts)),
@@ -123,7 +133,7 @@ impl State {
         }
     }
 
-    pub(super) fn tool(&mut self) -> wasmtime::Result<Arc<AppToolFacts>> {
+    fn tool(&mut self) -> wasmtime::Result<Arc<AppToolFacts>> {
         self.charge(0)?;
         match &self.subject {
             Subject::Tool(facts) => Ok(Arc::clone(facts)),
@@ -131,7 +141,7 @@ impl State {
         }
     }
 
-    pub(super) fn output(&mut self) -> wasmtime::Result<Arc<OutputFacts>> {
+    fn output(&mut self) -> wasmtime::Result<Arc<OutputFacts>> {
         self.charge(0)?;
         match &self.subject {
             Subject::Output(facts) => Ok(Arc::clone(facts)),
@@ -139,7 +149,7 @@ impl State {
         }
     }
 
-    pub(super) fn caller(&mut self, function: &str, caller: &Caller) -> wasmtime::Result<Caller> {
+    fn caller(&mut self, function: &str, caller: &Caller) -> wasmtime::Result<Caller> {
         let groups: usize = caller.groups.iter().map(String::len).sum();
         if groups > MAX_READ {
             return Err(too_large(function));
@@ -152,11 +162,7 @@ impl State {
         Ok(caller.clone())
     }
 
-    pub(super) fn connector(
-        &mut self,
-        function: &str,
-        connector: Option<&Connector>,
-    ) -> wasmtime::Result<Option<Connector>> {
+    fn connector(&mut self, function: &str, connector: Option<&Connector>) -> wasmtime::Result<Option<Connector>> {
         let Some(connector) = connector else {
             self.nothing(function);
             return Ok(None);
@@ -168,7 +174,7 @@ impl State {
         Ok(Some(connector.clone()))
     }
 
-    pub(super) fn labels_of(&mut self, function: &str, labels: &[Label]) -> wasmtime::Result<Vec<Label>> {
+    fn labels_of(&mut self, function: &str, labels: &[Label]) -> wasmtime::Result<Vec<Label>> {
         let bytes: usize = labels.iter().map(|label| label.name.len() + label.source.component.len() + 16).sum();
         if bytes > MAX_READ {
             return Err(too_large(function));
@@ -180,7 +186,7 @@ impl State {
         Ok(labels.to_vec())
     }
 
-    pub(super) fn hints_of(&mut self, function: &str, hints: Hints) -> Hints {
+    fn hints_of(&mut self, function: &str, hints: Hints) -> Hints {
         self.tell(function, format!("{hints:?}").as_bytes());
         hints
     }
@@ -263,7 +269,7 @@ impl State {
     }
 }
 
-pub(super) fn fault(code: FaultCode, detail: &str) -> Error {
+fn fault(code: FaultCode, detail: &str) -> Error {
     Error::new(Fault::new(code, detail))
 }
 
@@ -271,10 +277,10 @@ fn none_there(what: &str) -> Error {
     fault(FaultCode::Trap, &format!("it asked about {what} where there is none"))
 }
 
-pub(super) fn too_large(function: &str) -> Error {
+fn too_large(function: &str) -> Error {
     fault(FaultCode::InputTooLarge, &format!("`{function}` would give it more than {MAX_READ} bytes at once"))
 }
 
-pub(super) fn not_granted(function: &str) -> Error {
+fn not_granted(function: &str) -> Error {
     fault(FaultCode::MissingImport, &format!("it called `{function}`, which is not granted"))
 }

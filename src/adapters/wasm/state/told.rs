@@ -6,9 +6,9 @@ use globset::GlobBuilder;
 use serde_json::Value;
 use wasmtime::Error;
 
-use super::limits::MAX_READ;
-use super::settings::sorted_object;
-use super::state::{State, fault, too_large};
+use super::{State, fault, too_large};
+use crate::adapters::wasm::limits::MAX_READ;
+use crate::adapters::wasm::settings::sorted_object;
 use crate::model::caller::Caller;
 use crate::model::json::push_pointer;
 use crate::model::name::ToolRef;
@@ -27,61 +27,61 @@ const MAX_TEXTS: usize = 10_000;
 const PATTERN_COST: usize = 1000;
 
 /// A string inside arguments, with its pointer.
-pub(super) struct Located {
-    pub(super) pointer: String,
-    pub(super) text: String,
+pub(in crate::adapters::wasm) struct Located {
+    pub(in crate::adapters::wasm) pointer: String,
+    pub(in crate::adapters::wasm) text: String,
 }
 
 /// What a component may ask about a call.
 impl State {
-    pub(super) fn call_kind(&mut self) -> wasmtime::Result<Kind> {
+    pub(in crate::adapters::wasm) fn call_kind(&mut self) -> wasmtime::Result<Kind> {
         let kind = self.call()?.kind;
         self.tell("call.kind", format!("{kind:?}").as_bytes());
         Ok(kind)
     }
 
-    pub(super) fn call_server(&mut self) -> wasmtime::Result<String> {
+    pub(in crate::adapters::wasm) fn call_server(&mut self) -> wasmtime::Result<String> {
         let facts = self.call()?;
         self.give("call.server", facts.tool.server.as_str())
     }
 
-    pub(super) fn call_identity(&mut self) -> wasmtime::Result<String> {
+    pub(in crate::adapters::wasm) fn call_identity(&mut self) -> wasmtime::Result<String> {
         let facts = self.call()?;
         self.give("call.identity", &facts.identity.0.to_string())
     }
 
-    pub(super) fn call_name(&mut self) -> wasmtime::Result<String> {
+    pub(in crate::adapters::wasm) fn call_name(&mut self) -> wasmtime::Result<String> {
         let facts = self.call()?;
         self.give("call.name", facts.tool.tool.as_str())
     }
 
-    pub(super) fn call_definition(&mut self) -> wasmtime::Result<String> {
+    pub(in crate::adapters::wasm) fn call_definition(&mut self) -> wasmtime::Result<String> {
         let facts = self.call()?;
         self.give("call.definition", &facts.definition.to_string())
     }
 
-    pub(super) fn call_hints(&mut self) -> wasmtime::Result<Hints> {
+    pub(in crate::adapters::wasm) fn call_hints(&mut self) -> wasmtime::Result<Hints> {
         let hints = self.call()?.hints;
         Ok(self.hints_of("call.hints", hints))
     }
 
-    pub(super) fn call_caller(&mut self) -> wasmtime::Result<Caller> {
+    pub(in crate::adapters::wasm) fn call_caller(&mut self) -> wasmtime::Result<Caller> {
         let facts = self.call()?;
         self.caller("call.caller", &facts.caller)
     }
 
-    pub(super) fn call_connector(&mut self) -> wasmtime::Result<Option<Connector>> {
+    pub(in crate::adapters::wasm) fn call_connector(&mut self) -> wasmtime::Result<Option<Connector>> {
         let facts = self.call()?;
         self.connector("call.connector", facts.connector.as_ref())
     }
 
-    pub(super) fn call_posture(&mut self) -> wasmtime::Result<Posture> {
+    pub(in crate::adapters::wasm) fn call_posture(&mut self) -> wasmtime::Result<Posture> {
         let posture = self.call()?.posture;
         self.tell("call.posture", format!("{posture:?}").as_bytes());
         Ok(posture)
     }
 
-    pub(super) fn call_argument(&mut self, pointer: &str) -> wasmtime::Result<Option<String>> {
+    pub(in crate::adapters::wasm) fn call_argument(&mut self, pointer: &str) -> wasmtime::Result<Option<String>> {
         if pointer.is_empty() {
             return self.call_arguments().map(Some);
         }
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    pub(super) fn call_argument_text(&mut self, pointer: &str) -> wasmtime::Result<Option<String>> {
+    pub(in crate::adapters::wasm) fn call_argument_text(&mut self, pointer: &str) -> wasmtime::Result<Option<String>> {
         let facts = self.call()?;
         let Some(Value::String(text)) = facts.arguments.at(pointer) else {
             self.nothing("call.argument-text");
@@ -104,7 +104,7 @@ impl State {
         self.give("call.argument-text", text).map(Some)
     }
 
-    pub(super) fn call_argument_texts(&mut self, glob: &str) -> wasmtime::Result<Vec<Located>> {
+    pub(in crate::adapters::wasm) fn call_argument_texts(&mut self, glob: &str) -> wasmtime::Result<Vec<Located>> {
         let facts = self.call()?;
         let mut search = Search::new(glob)?;
         let mut at = String::new();
@@ -121,7 +121,7 @@ impl State {
         Ok(search.texts)
     }
 
-    pub(super) fn call_arguments(&mut self) -> wasmtime::Result<String> {
+    pub(in crate::adapters::wasm) fn call_arguments(&mut self) -> wasmtime::Result<String> {
         let facts = self.call()?;
         match facts.arguments.object() {
             Some(object) => {
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    pub(super) fn call_history(&mut self, limit: u32) -> wasmtime::Result<Vec<PastCall>> {
+    pub(in crate::adapters::wasm) fn call_history(&mut self, limit: u32) -> wasmtime::Result<Vec<PastCall>> {
         let facts = self.call()?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let past: Vec<PastCall> = facts.moment.history.iter().take(limit).cloned().collect();
@@ -148,7 +148,7 @@ impl State {
         Ok(past)
     }
 
-    pub(super) fn call_labels(&mut self) -> wasmtime::Result<Vec<Label>> {
+    pub(in crate::adapters::wasm) fn call_labels(&mut self) -> wasmtime::Result<Vec<Label>> {
         let facts = self.call()?;
         self.labels_of("call.labels", &facts.moment.labels)
     }
@@ -179,17 +179,17 @@ impl State {
 
 /// What a component may ask about a tool of an App connector.
 impl State {
-    pub(super) fn tool_connector(&mut self) -> wasmtime::Result<Option<Connector>> {
+    pub(in crate::adapters::wasm) fn tool_connector(&mut self) -> wasmtime::Result<Option<Connector>> {
         let facts = self.tool()?;
         self.connector("app-tool.connector", facts.connector.as_ref())
     }
 
-    pub(super) fn tool_name(&mut self) -> wasmtime::Result<String> {
+    pub(in crate::adapters::wasm) fn tool_name(&mut self) -> wasmtime::Result<String> {
         let facts = self.tool()?;
         self.give("app-tool.name", facts.tool.tool.as_str())
     }
 
-    pub(super) fn tool_title(&mut self) -> wasmtime::Result<Option<String>> {
+    pub(in crate::adapters::wasm) fn tool_title(&mut self) -> wasmtime::Result<Option<String>> {
         let facts = self.tool()?;
         match &facts.title {
             Some(title) => self.give("app-tool.title", title).map(Some),
@@ -200,12 +200,12 @@ impl State {
         }
     }
 
-    pub(super) fn tool_hints(&mut self) -> wasmtime::Result<Hints> {
+    pub(in crate::adapters::wasm) fn tool_hints(&mut self) -> wasmtime::Result<Hints> {
         let hints = self.tool()?.hints;
         Ok(self.hints_of("app-tool.hints", hints))
     }
 
-    pub(super) fn tool_caller(&mut self) -> wasmtime::Result<Caller> {
+    pub(in crate::adapters::wasm) fn tool_caller(&mut self) -> wasmtime::Result<Caller> {
         let facts = self.tool()?;
         self.caller("app-tool.caller", &facts.caller)
     }
@@ -213,37 +213,37 @@ impl State {
 
 /// What a component may ask about an answer.
 impl State {
-    pub(super) fn output_kind(&mut self) -> wasmtime::Result<Kind> {
+    pub(in crate::adapters::wasm) fn output_kind(&mut self) -> wasmtime::Result<Kind> {
         let kind = self.output()?.kind;
         self.tell("output.kind", format!("{kind:?}").as_bytes());
         Ok(kind)
     }
 
-    pub(super) fn output_tool(&mut self) -> wasmtime::Result<ToolRef> {
+    pub(in crate::adapters::wasm) fn output_tool(&mut self) -> wasmtime::Result<ToolRef> {
         let facts = self.output()?;
         self.give("output.tool", &facts.tool.to_string())?;
         Ok(facts.tool.clone())
     }
 
-    pub(super) fn output_caller(&mut self) -> wasmtime::Result<Caller> {
+    pub(in crate::adapters::wasm) fn output_caller(&mut self) -> wasmtime::Result<Caller> {
         let facts = self.output()?;
         self.caller("output.caller", &facts.caller)
     }
 
-    pub(super) fn output_is_error(&mut self) -> wasmtime::Result<bool> {
+    pub(in crate::adapters::wasm) fn output_is_error(&mut self) -> wasmtime::Result<bool> {
         let is_error = self.output()?.is_error;
         self.tell("output.is-error", &[u8::from(is_error)]);
         Ok(is_error)
     }
 
-    pub(super) fn output_targets(&mut self) -> wasmtime::Result<u32> {
+    pub(in crate::adapters::wasm) fn output_targets(&mut self) -> wasmtime::Result<u32> {
         let count = u32::try_from(self.output()?.targets.len()).unwrap_or(u32::MAX);
         self.tell("output.targets", &count.to_be_bytes());
         Ok(count)
     }
 
     /// A target without its text: what it is and how long.
-    pub(super) fn output_target(&mut self, index: u32) -> wasmtime::Result<Option<Target>> {
+    pub(in crate::adapters::wasm) fn output_target(&mut self, index: u32) -> wasmtime::Result<Option<Target>> {
         let facts = self.output()?;
         let Some(target) = at(&facts, index) else {
             self.nothing("output.target");
@@ -253,7 +253,7 @@ impl State {
         Ok(Some(target.clone()))
     }
 
-    pub(super) fn output_text(&mut self, index: u32) -> wasmtime::Result<Option<String>> {
+    pub(in crate::adapters::wasm) fn output_text(&mut self, index: u32) -> wasmtime::Result<Option<String>> {
         let facts = self.output()?;
         match at(&facts, index) {
             Some(target) => self.give("output.text", &target.text).map(Some),
@@ -264,7 +264,11 @@ impl State {
         }
     }
 
-    pub(super) fn output_find(&mut self, index: u32, patterns: &[String]) -> wasmtime::Result<Vec<Span>> {
+    pub(in crate::adapters::wasm) fn output_find(
+        &mut self,
+        index: u32,
+        patterns: &[String],
+    ) -> wasmtime::Result<Vec<Span>> {
         let facts = self.output()?;
         let Some(target) = at(&facts, index) else {
             self.nothing("output.find");
@@ -288,7 +292,7 @@ impl State {
         Ok(spans)
     }
 
-    pub(super) fn output_labels(&mut self) -> wasmtime::Result<Vec<Label>> {
+    pub(in crate::adapters::wasm) fn output_labels(&mut self) -> wasmtime::Result<Vec<Label>> {
         let facts = self.output()?;
         self.labels_of("output.labels", &facts.labels)
     }
