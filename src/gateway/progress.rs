@@ -33,6 +33,8 @@ impl ProgressSink for Sink {
 /// Where they come out.
 pub(super) struct Steps {
     queue: mpsc::Receiver<Progress>,
+    /// The step that is being sent: cleaning takes a while, and whoever waits for it may stop waiting.
+    held: Option<Progress>,
     latest: f64,
     token: ProgressToken,
     peer: Peer<RoleServer>,
@@ -48,36 +50,48 @@ pub(super) fn channel(
     target: Target,
 ) -> (impl ProgressSink + 'static, Steps) {
     let (sender, queue) = mpsc::channel(WAITING);
-    (Sink(sender), Steps { queue, latest: f64::NEG_INFINITY, token, peer, session, target })
+    (Sink(sender), Steps { queue, held: None, latest: f64::NEG_INFINITY, token, peer, session, target })
 }
 
 impl Steps {
-    /// Sends steps as they come; ends when no more can come. Dropping the future loses at most the step being sent.
+    /// Sends steps as they come; ends when no more can come. Dropping the future loses none but one that the client has
+    /// half got.
     pub(super) async fn forward(&mut self) {
-        while let Some(step) = self.queue.recv().await {
-            self.send(step).await;
+        loop {
+            self.send().await;
+            match self.queue.recv().await {
+                Some(step) => self.held = Some(step),
+                None => return,
+            }
         }
     }
 
     /// Sends the steps that are there already.
     pub(super) async fn flush(&mut self) {
-        while let Ok(step) = self.queue.try_recv() {
-            self.send(step).await;
+        loop {
+            self.send().await;
+            match self.queue.try_recv() {
+                Ok(step) => self.held = Some(step),
+                Err(_empty) => return,
+            }
         }
     }
 
-    async fn send(&mut self, step: Progress) {
+    async fn send(&mut self) {
+        let Some(step) = &self.held else { return };
         if !step.progress.is_finite() || step.progress <= self.latest {
+            self.held = None;
             return;
         }
-        self.latest = step.progress;
-        let mut params = ProgressNotificationParam::new(self.token.clone(), step.progress);
+        let latest = step.progress;
+        let mut params = ProgressNotificationParam::new(self.token.clone(), latest);
         params.total = step.total.filter(|total| total.is_finite());
-        if let Some(message) = step.message {
+        if let Some(message) = &step.message {
             // Cut last: a secret that is cut in two is none that a sanitiser knows.
-            let left = self.session.clean_progress(&self.target, &message).await;
+            let left = self.session.clean_progress(&self.target, message).await;
             params.message = left.map(|left| text::prefix(&left, MAX_MESSAGE).to_owned());
         }
+        (self.held, self.latest) = (None, latest);
         if let Err(error) = self.peer.notify_progress(params).await {
             tracing::debug!(%error, "progress was not sent");
         }
