@@ -35,6 +35,7 @@ mod questions;
 mod relay;
 mod requirements;
 mod sanitise;
+mod secrets;
 mod seen;
 mod state;
 mod stdio;
