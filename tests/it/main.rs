@@ -38,6 +38,7 @@ mod relay;
 mod reload;
 mod requirements;
 mod sanitise;
+mod secrets;
 mod seen;
 mod shown;
 mod state;

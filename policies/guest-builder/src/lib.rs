@@ -18,8 +18,8 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 /// The components that are committed as built artifacts.
-pub const SHIPPED: [&str; 5] =
-    ["approval-baseline", "connector-baseline", "demo-broken", "demo-managed", "demo-organisation"];
+pub const SHIPPED: [&str; 6] =
+    ["approval-baseline", "connector-baseline", "demo-broken", "demo-managed", "demo-organisation", "sanitise-secrets"];
 
 /// Why a guest could not be built.
 #[derive(Debug, thiserror::Error)]

@@ -16,3 +16,6 @@ pub const DEMO_ORGANISATION: &[u8] = include_bytes!("../../../policies/artifacts
 
 /// The demo's broken policy: it never ends.
 pub const DEMO_BROKEN: &[u8] = include_bytes!("../../../policies/artifacts/demo-broken.wasm");
+
+/// The sanitiser that takes secrets out of answers: keys, tokens, private keys, passwords.
+pub const SANITISE_SECRETS: &[u8] = include_bytes!("../../../policies/artifacts/sanitise-secrets.wasm");

@@ -251,6 +251,7 @@ fn shipped_components_name_no_machine_and_no_registry() {
         ("demo-broken", builtin::DEMO_BROKEN),
         ("demo-managed", builtin::DEMO_MANAGED),
         ("demo-organisation", builtin::DEMO_ORGANISATION),
+        ("sanitise-secrets", builtin::SANITISE_SECRETS),
     ];
     assert_eq!(shipped.map(|(name, _)| name), guest_builder::SHIPPED);
     let root = guest_builder::workspace();
@@ -360,7 +361,7 @@ async fn the_demo_components_do_what_they_say() {
 
 #[test]
 fn every_guest_is_built_and_used_by_a_test() {
-    // The guests that the tests of this folder, of `baseline` and of `apps` run. A new guest comes with its test.
+    // The guests that the tests of this folder, of `baseline`, `apps` and `secrets` run. A new guest comes with its test.
     let tested = [
         "approval-baseline",
         "connector-baseline",
@@ -368,6 +369,7 @@ fn every_guest_is_built_and_used_by_a_test() {
         "demo-managed",
         "demo-organisation",
         "hostile",
+        "sanitise-secrets",
         "tunable",
     ];
     let guests = guest_builder::build_all().unwrap();

@@ -99,7 +99,10 @@ type Looked = Result<ShownDefinition, Unshown>;
 ///
 /// A failure of a component is not kept: it is hidden now, and looked at again at the next list.
 #[derive(Default)]
-pub struct Definitions(Mutex<HashMap<Key, (Arc<[Label]>, Looked)>>);
+pub struct Definitions(Mutex<Known>);
+
+/// What came of each definition, and the labels under which it was looked at.
+type Known = HashMap<Key, (Arc<[Label]>, Looked)>;
 
 impl Definitions {
     /// Looks at all these definitions, a few at once, and forgets all others.

@@ -1,0 +1,412 @@
+//! Where the secrets of a text are: one pass over its bytes, linear but for a bounded look around each candidate.
+
+use portcullis_policy::Vec;
+
+/// A kind of secret that can be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Keys of cloud accounts.
+    CloudKey,
+    /// Tokens of services, JSON web tokens, authorization headers.
+    Token,
+    /// PEM blocks and `PuTTY` files.
+    PrivateKey,
+    /// The password of `scheme://user:password@host`.
+    UrlPassword,
+    /// The value of `password = ...` and the like.
+    Password,
+}
+
+/// The bytes of a secret.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) kind: Kind,
+}
+
+/// How far a quote, a separator or the end of a value is looked for, in bytes.
+const NEAR: usize = 512;
+/// How long a private key may be; behind that, its end is not looked for.
+const LONGEST_KEY: usize = 64 * 1024;
+
+type Charset = fn(u8) -> bool;
+
+fn word(b: u8) -> bool {
+    b.is_ascii_alphanumeric()
+}
+fn name(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')
+}
+fn upper(b: u8) -> bool {
+    b.is_ascii_uppercase() || b.is_ascii_digit()
+}
+fn hex(b: u8) -> bool {
+    b.is_ascii_digit() || matches!(b, b'a'..=b'f')
+}
+fn base64(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'_' | b'-' | b'.')
+}
+
+/// A token that begins with words of its own: prefix, what follows, how many of them at least and at most.
+struct Prefixed(&'static [u8], Charset, usize, usize, Kind);
+
+const PREFIXED: &[Prefixed] = &[
+    Prefixed(b"AKIA", upper, 16, 16, Kind::CloudKey),
+    Prefixed(b"ASIA", upper, 16, 16, Kind::CloudKey),
+    Prefixed(b"AIza", name, 35, 35, Kind::CloudKey),
+    Prefixed(b"ghp_", word, 36, 255, Kind::Token),
+    Prefixed(b"gho_", word, 36, 255, Kind::Token),
+    Prefixed(b"ghu_", word, 36, 255, Kind::Token),
+    Prefixed(b"ghs_", word, 36, 255, Kind::Token),
+    Prefixed(b"ghr_", word, 36, 255, Kind::Token),
+    Prefixed(b"github_pat_", name, 60, 255, Kind::Token),
+    Prefixed(b"glpat-", name, 20, 255, Kind::Token),
+    Prefixed(b"gldt-", name, 20, 255, Kind::Token),
+    Prefixed(b"glrt-", name, 20, 255, Kind::Token),
+    Prefixed(b"glcbt-", name, 20, 255, Kind::Token),
+    Prefixed(b"xoxb-", name, 20, 255, Kind::Token),
+    Prefixed(b"xoxp-", name, 20, 255, Kind::Token),
+    Prefixed(b"xoxa-", name, 20, 255, Kind::Token),
+    Prefixed(b"xoxr-", name, 20, 255, Kind::Token),
+    Prefixed(b"xoxs-", name, 20, 255, Kind::Token),
+    Prefixed(b"xapp-", name, 20, 255, Kind::Token),
+    Prefixed(b"sk_live_", word, 24, 255, Kind::Token),
+    Prefixed(b"sk_test_", word, 24, 255, Kind::Token),
+    Prefixed(b"rk_live_", word, 24, 255, Kind::Token),
+    Prefixed(b"rk_test_", word, 24, 255, Kind::Token),
+    Prefixed(b"whsec_", base64, 32, 255, Kind::Token),
+    Prefixed(b"npm_", word, 36, 36, Kind::Token),
+    Prefixed(b"pypi-", name, 60, 512, Kind::Token),
+    Prefixed(b"sk-", name, 32, 255, Kind::Token),
+    Prefixed(b"hf_", word, 34, 64, Kind::Token),
+    Prefixed(b"SG.", base64, 60, 80, Kind::Token),
+    Prefixed(b"SK", hex, 32, 32, Kind::Token),
+    Prefixed(b"ya29.", name, 30, 2048, Kind::Token),
+    Prefixed(b"GOCSPX-", name, 28, 28, Kind::Token),
+    Prefixed(b"eyJ", base64, 40, 16384, Kind::Token),
+];
+
+/// The last words of names whose values are secrets, in small letters without `_`, `-`.
+const SECRET_NAMES: &[(&[u8], Kind)] = &[
+    (b"password", Kind::Password),
+    (b"passwd", Kind::Password),
+    (b"passphrase", Kind::Password),
+    (b"pwd", Kind::Password),
+    (b"clientsecret", Kind::Password),
+    (b"secretkey", Kind::Password),
+    (b"apikey", Kind::Token),
+    (b"authtoken", Kind::Token),
+    (b"accesstoken", Kind::Token),
+    (b"refreshtoken", Kind::Token),
+    (b"secretaccesskey", Kind::CloudKey),
+    (b"accountkey", Kind::CloudKey),
+    (b"sharedaccesskey", Kind::CloudKey),
+];
+
+/// Returns the secrets of a text, in order of place and apart.
+pub(crate) fn scan(text: &str) -> Vec<Found> {
+    let bytes = text.as_bytes();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let hit = match byte {
+            b'A' | b'g' | b'x' | b's' | b'r' | b'w' | b'n' | b'p' | b'h' | b'S' | b'y' | b'G' | b'e'
+                if !inside_word(bytes, at) =>
+            {
+                prefixed(bytes, at)
+            }
+            b'-' => pem(bytes, at),
+            b':' => url(bytes, at).or_else(|| telegram(bytes, at)).or_else(|| assigned(bytes, at)),
+            b'=' => assigned(bytes, at),
+            b' ' => bearer(bytes, at),
+            b'P' => putty(bytes, at),
+            _ => None,
+        };
+        match hit {
+            Some(hit) if hit.end > hit.start => {
+                at = hit.end.max(at + 1);
+                merge(&mut found, hit);
+            }
+            _ => at += 1,
+        }
+    }
+    found
+}
+
+/// A secret that begins before the end of the last one belongs to it.
+fn merge(found: &mut Vec<Found>, hit: Found) {
+    match found.last_mut() {
+        Some(last) if hit.start < last.end => {
+            last.start = last.start.min(hit.start);
+            last.end = last.end.max(hit.end);
+        }
+        _ => found.push(hit),
+    }
+}
+
+fn inside_word(bytes: &[u8], at: usize) -> bool {
+    at.checked_sub(1).and_then(|before| bytes.get(before)).is_some_and(|b| name(*b))
+}
+
+fn run(bytes: &[u8], from: usize, most: usize, of: Charset) -> usize {
+    bytes.get(from..).unwrap_or_default().iter().take(most).take_while(|b| of(**b)).count()
+}
+
+fn prefixed(bytes: &[u8], at: usize) -> Option<Found> {
+    let rest = bytes.get(at..)?;
+    if rest.starts_with(b"eyJ") && at.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'.') {
+        return None;
+    }
+    let rule = PREFIXED.iter().find(|rule| rest.starts_with(rule.0))?;
+    let &Prefixed(prefix, of, least, most, kind) = rule;
+    let from = at + prefix.len();
+    let mut length = run(bytes, from, most + 1, of);
+    if least == most && length > most {
+        return None;
+    }
+    length = length.min(most);
+    while length > 0 && bytes.get(from + length - 1) == Some(&b'.') {
+        length -= 1;
+    }
+    let value = bytes.get(from..from + length)?;
+    let shape = match prefix {
+        b"eyJ" => {
+            let mut parts = value.split(|b| *b == b'.');
+            let (head, body, signature) = (parts.next()?, parts.next()?, parts.next());
+            head.len() >= 12 && body.starts_with(b"eyJ") && signature.is_some_and(|s| s.len() >= 16)
+        }
+        b"SG." => value.iter().filter(|b| **b == b'.').count() == 1,
+        // What ends at a word is `sk-` in prose or in a style sheet.
+        b"sk-" | b"pypi-" => value.iter().any(u8::is_ascii_digit) && value.iter().any(u8::is_ascii_uppercase),
+        _ => true,
+    };
+    let good = length >= least && shape && !placeholder(value) && varied(value);
+    good.then_some(Found { start: at, end: from + length, kind })
+}
+
+/// `1234567890:AA...`, 35 characters behind the colon.
+fn telegram(bytes: &[u8], colon: usize) -> Option<Found> {
+    let before = bytes.get(..colon)?;
+    let digits = before.iter().rev().take(11).take_while(|b| b.is_ascii_digit()).count();
+    let length = run(bytes, colon + 1, 36, name);
+    let value = bytes.get(colon + 1..colon + 1 + length)?;
+    let start = colon.checked_sub(digits)?;
+    let good = (8..=10).contains(&digits) && length == 35 && value.starts_with(b"AA") && !inside_word(bytes, start);
+    (good && varied(value)).then_some(Found { start, end: colon + 1 + length, kind: Kind::Token })
+}
+
+/// `Authorization: Bearer ...` and `Basic`.
+fn bearer(bytes: &[u8], space: usize) -> Option<Found> {
+    let before = bytes.get(space.saturating_sub(24)..space)?;
+    let basic = ends_with(before, b"basic");
+    if !(ends_with(before, b"bearer") || basic) {
+        return None;
+    }
+    let (start, most) = (space + 1, 8192);
+    let length = run(bytes, start, most, base64);
+    let value = bytes.get(start..start + length)?;
+    let authorization = before.to_ascii_lowercase().windows(13).any(|w| w == b"authorization");
+    let long = length >= 20 || (authorization && length >= 8);
+    let mixed = value.iter().any(u8::is_ascii_digit) && value.iter().any(u8::is_ascii_alphabetic);
+    let good = long && (authorization || (mixed && !basic)) && !placeholder(value) && varied(value);
+    good.then_some(Found { start, end: start + length, kind: Kind::Token })
+}
+
+fn ends_with(text: &[u8], end: &[u8]) -> bool {
+    text.len().checked_sub(end.len()).and_then(|at| text.get(at..)).is_some_and(|t| t.eq_ignore_ascii_case(end))
+}
+
+/// A PEM block of a private key, to its end line; where that is missing, to the last character that a key can have.
+fn pem(bytes: &[u8], at: usize) -> Option<Found> {
+    let rest = bytes.get(at..)?;
+    let label = rest.strip_prefix(b"-----BEGIN ")?;
+    let label_end = label.iter().take(64).position(|b| *b == b'-')?;
+    let label = label.get(..label_end)?;
+    if !(ends_with(label, b"PRIVATE KEY") || ends_with(label, b"PRIVATE KEY BLOCK")) {
+        return None;
+    }
+    let from = 11 + label_end + 5;
+    let body = rest.get(from..rest.len().min(LONGEST_KEY))?;
+    // Only to the next line of dashes, so that many beginnings without an end cost no more than their length.
+    let end = match find(body, b"-----").filter(|end| body.get(*end..).is_some_and(|b| b.starts_with(b"-----END "))) {
+        Some(end) => {
+            let tail = body.get(end + 9..)?;
+            let dashes = tail.iter().take(64).position(|b| *b == b'-').unwrap_or(0);
+            from + end + 9 + dashes + run(tail, dashes, 5, |b| b == b'-')
+        }
+        None => {
+            from + body
+                .iter()
+                .take_while(|b| base64(**b) || matches!(b, b'\n' | b'\r' | b' ' | b'\\' | b':' | b','))
+                .count()
+        }
+    };
+    // A block of nothing is a word about keys.
+    (end >= from + 16).then_some(Found { start: at, end: at + end, kind: Kind::PrivateKey })
+}
+
+fn putty(bytes: &[u8], at: usize) -> Option<Found> {
+    let rest = bytes.get(at..)?;
+    if !rest.starts_with(b"PuTTY-User-Key-File-") {
+        return None;
+    }
+    let rest = rest.get(..rest.len().min(LONGEST_KEY))?;
+    let rest = rest.get(..find(rest.get(1..)?, b"PuTTY-User-Key-File-").map_or(rest.len(), |next| next + 1))?;
+    let private = find(rest, b"Private-Lines:")?;
+    let end = find(rest.get(private..)?, b"Private-MAC:").map_or(rest.len(), |mac| {
+        let from = private + mac + 12;
+        from + run(rest, from, 1, |b| b == b' ') + run(rest, from + 1, 128, |b| b.is_ascii_hexdigit())
+    });
+    // A cut at the bound must not fall inside a character.
+    let end = (0..=end).rev().find(|end| rest.get(*end).is_none_or(|b| b & 0xC0 != 0x80)).unwrap_or(end);
+    let whole = bytes.get(at + end).is_none_or(|b| b & 0xC0 != 0x80);
+    whole.then_some(Found { start: at, end: at + end, kind: Kind::PrivateKey })
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// `scheme://user:password@host`: the password alone.
+fn url(bytes: &[u8], colon: usize) -> Option<Found> {
+    let rest = bytes.get(colon..)?.strip_prefix(b"://")?;
+    if !colon.checked_sub(1).and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric) {
+        return None;
+    }
+    let stop =
+        |b: &u8| matches!(b, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`' | b'\\') || b.is_ascii_whitespace();
+    let authority = rest.get(..rest.iter().take(NEAR).position(stop).unwrap_or(rest.len().min(NEAR)))?;
+    let host = authority.iter().rposition(|b| *b == b'@')?;
+    let user = authority.get(..host)?.iter().position(|b| *b == b':')?;
+    let value = authority.get(user + 1..host)?;
+    let words: [&[u8]; 6] = [b"password", b"pass", b"pwd", b"secret", b"token", b"***"];
+    let stands = words.iter().any(|word| value.eq_ignore_ascii_case(word)) || placeholder(value);
+    let start = colon + 3 + user + 1;
+    (!value.is_empty() && !stands).then_some(Found { start, end: start + value.len(), kind: Kind::UrlPassword })
+}
+
+/// `password = "value"`, `"password": "value"`, `PASSWORD=value`: the value alone.
+fn assigned(bytes: &[u8], separator: usize) -> Option<Found> {
+    let (mut key_end, is_colon) = (separator, bytes.get(separator) == Some(&b':'));
+    while let Some(b' ' | b'\t' | b'"' | b'\'' | b'\\') = key_end.checked_sub(1).and_then(|at| bytes.get(at)) {
+        key_end -= 1;
+        if separator - key_end > 8 {
+            return None;
+        }
+    }
+    let key_start = key_end - bytes.get(..key_end)?.iter().rev().take(64).take_while(|b| name(**b)).count();
+    let kind = secret_name(bytes.get(key_start..key_end)?)?;
+    let mut start = separator + 1 + run(bytes, separator + 1, 8, |b| matches!(b, b' ' | b'\t'));
+    // Inside a string, the quotes have backslashes.
+    let escaped = bytes.get(start) == Some(&b'\\');
+    let quote = bytes.get(start + usize::from(escaped)).copied().filter(|b| matches!(b, b'"' | b'\'' | b'`'));
+    let stop: fn(u8, u8) -> bool = match quote {
+        Some(_) => {
+            start += usize::from(escaped) + 1;
+            |b, quote| b == quote || b == b'\n'
+        }
+        None => |b, _| {
+            b.is_ascii_whitespace() || matches!(b, b';' | b',' | b'&' | b'"' | b'\'' | b'}' | b')' | b'<' | b'\\')
+        },
+    };
+    let rest = bytes.get(start..)?;
+    let mut length = rest
+        .iter()
+        .take(NEAR)
+        .position(|b| stop(*b, quote.unwrap_or_default()))
+        .unwrap_or_else(|| rest.len().min(NEAR));
+    if quote.is_some() && rest.get(length) != quote.as_ref() {
+        return None;
+    }
+    if escaped && length > 0 && rest.get(length - 1) == Some(&b'\\') {
+        length -= 1;
+    }
+    let value = rest.get(..length)?;
+    let mut end = start + length;
+    while bytes.get(end).is_some_and(|b| b & 0xC0 == 0x80) {
+        end += 1;
+    }
+    let classes = [u8::is_ascii_lowercase, u8::is_ascii_uppercase, u8::is_ascii_digit, u8::is_ascii_punctuation];
+    let classes = classes.iter().filter(|of| value.iter().any(|b| of(b))).count();
+    let strong = length >= 6 && classes >= 2 && (value.iter().any(u8::is_ascii_digit) || classes >= 3);
+    let good = match (quote, kind) {
+        // A name, a call or a type stands without quotes where code is; a value of a configuration has a digit.
+        (None, _) => strong && value.iter().any(u8::is_ascii_digit) && !code(value) && !(is_colon && length < 8),
+        (Some(_), Kind::Password) => length >= 4 && !value.contains(&b' ') || strong && length < 64,
+        (Some(_), _) => length >= 12 && strong && !value.contains(&b' '),
+    };
+    (good && !placeholder(value) && varied(value)).then_some(Found { start, end, kind })
+}
+
+pub(crate) fn secret_name(key: &[u8]) -> Option<Kind> {
+    let plain: Vec<u8> = key.iter().filter(|b| word(**b)).map(u8::to_ascii_lowercase).collect();
+    SECRET_NAMES.iter().find(|(name, _)| plain.ends_with(name)).map(|(_, kind)| *kind)
+}
+
+/// Whether an unquoted value is an expression of a programming language.
+fn code(value: &[u8]) -> bool {
+    let dotted = value.iter().filter(|b| **b == b'.').count();
+    let path = dotted > 0 && value.iter().all(|b| name(*b) || matches!(b, b'.' | b'[' | b']'));
+    value.iter().any(|b| matches!(b, b'(' | b'[' | b'{' | b'=' | b'|')) && !value.ends_with(b"=") || path
+}
+
+/// Whether a value only stands for a secret.
+pub(crate) fn placeholder(value: &[u8]) -> bool {
+    const WORDS: &[&[u8]] = &[
+        b"example",
+        b"xxxx",
+        b"your",
+        b"changeme",
+        b"change-me",
+        b"change_me",
+        b"placeholder",
+        b"redacted",
+        b"dummy",
+        b"sample",
+        b"insert",
+        b"replace",
+        b"****",
+        b"...",
+        b"todo",
+        b"<",
+        b"${",
+        b"$(",
+        b"{{",
+        b"%(",
+        b"[redacted",
+        b"process.env",
+        b"os.environ",
+        b"getenv",
+        b"not-a-real",
+        b"fake",
+    ];
+    let lower = value.to_ascii_lowercase();
+    let stands = [
+        &b"null"[..],
+        b"none",
+        b"true",
+        b"false",
+        b"undefined",
+        b"string",
+        b"password",
+        b"secret",
+        b"required",
+        b"optional",
+        b"empty",
+    ];
+    WORDS.iter().any(|word| find(&lower, word).is_some())
+        || stands.contains(&lower.as_slice())
+        || value.first().is_some_and(|b| matches!(b, b'$' | b'%' | b'[' | b'{'))
+}
+
+/// Whether a value has more than a few different characters; `aaaa` and `00000000` are none.
+fn varied(value: &[u8]) -> bool {
+    let mut seen = [false; 256];
+    for b in value {
+        if let Some(seen) = seen.get_mut(usize::from(*b)) {
+            *seen = true;
+        }
+    }
+    let kinds = seen.iter().filter(|seen| **seen).count();
+    kinds >= 3 && (value.len() < 20 || kinds >= 8)
+}

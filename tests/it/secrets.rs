@@ -1,0 +1,187 @@
+//! The shipped sanitiser of secrets, as it is built, against a corpus of secrets and of what only looks like one.
+
+use std::sync::Arc;
+
+use portcullis::adapters::wasm::{Admission, WasmSanitiser, builtin};
+use portcullis::model::digest::Digest;
+use portcullis::model::layer::LayerKind;
+use portcullis::model::name::ToolRef;
+use portcullis::model::tool::ServerIdentity;
+use portcullis::ports::approval::Kind;
+use portcullis::ports::sanitiser::{Edit, OutputFacts, Place, Sanitised, SanitiserComponent as _, Target, Verdict};
+use proptest::prelude::*;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::fakes::bench::Bench;
+use crate::fakes::policy::Policies;
+use crate::fakes::sanitiser::{Cleaner, bound};
+use crate::fakes::server::How;
+use crate::support::policy::{engine, patient, source, stranger};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Corpus {
+    secret: Vec<Secret>,
+    clean: Vec<String>,
+}
+
+/// A text whose secrets stand between `⟦` and `⟧`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Secret {
+    class: String,
+    text: String,
+}
+
+fn corpus() -> Corpus {
+    let path = guest_builder::workspace().join("tests/it/corpus/secrets.toml");
+    toml::from_str(&std::fs::read_to_string(path).unwrap().replace("{}", "")).unwrap()
+}
+
+fn load(settings: Value) -> Arc<WasmSanitiser> {
+    let wanted = Admission { settings, limits: patient(), ..Admission::plain(source("sanitise-secrets")) };
+    engine().admit(builtin::SANITISE_SECRETS, wanted).unwrap().sanitiser.unwrap()
+}
+
+async fn ask(sanitiser: &WasmSanitiser, text: &str) -> Sanitised {
+    let target = Target { place: Place::Text, pointer: "/content/0/text".to_owned(), text: text.into() };
+    let facts = OutputFacts {
+        kind: Kind::Tool,
+        tool: ToolRef::parse("files/read").unwrap(),
+        identity: ServerIdentity(Digest::of(b"identity")),
+        caller: stranger(),
+        is_error: false,
+        targets: vec![target],
+        labels: Arc::from([]),
+        now_ms: 1_700_000_000_000,
+    };
+    sanitiser.sanitise(Arc::new(facts)).await
+}
+
+/// The text with `⟦...⟧` around what is removed, and the rule.
+async fn marked(sanitiser: &WasmSanitiser, text: &str) -> (String, String) {
+    marks(text, ask(sanitiser, text).await, |secret| format!("⟦{secret}⟧"))
+}
+
+fn marks(text: &str, said: Sanitised, put: impl Fn(&str) -> String) -> (String, String) {
+    let (verdict, rule) = said.result.unwrap();
+    let rule = rule.map(|rule| rule.to_string()).unwrap_or_default();
+    let Verdict::Edit(edits) = verdict else {
+        assert_eq!(verdict, Verdict::Pass);
+        return (text.to_owned(), rule);
+    };
+    let (mut out, mut done) = (String::new(), 0);
+    for edit in edits {
+        let Edit::Replace { start, end, .. } = edit else { panic!("{edit:?}") };
+        out += &text[done..start as usize];
+        out += &put(&text[start as usize..end as usize]);
+        done = end as usize;
+    }
+    (out + &text[done..], rule)
+}
+
+#[tokio::test]
+async fn every_secret_of_the_corpus_is_found_to_the_byte_with_its_class() {
+    let (sanitiser, mut wrong) = (load(json!({})), Vec::new());
+    for Secret { class, text } in corpus().secret {
+        let found = marked(&sanitiser, &text.replace(['⟦', '⟧'], "")).await;
+        if found != (text.clone(), class.clone()) {
+            wrong.push(format!("wanted {class}: {text}\n found {}: {}", found.1, found.0));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn nothing_of_the_corpus_that_is_no_secret_is_touched() {
+    let (sanitiser, mut wrong) = (load(json!({})), Vec::new());
+    for text in corpus().clean {
+        let (found, _) = marked(&sanitiser, &text).await;
+        if found != text {
+            wrong.push(found);
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn settings_switch_classes_off_and_allow_texts() {
+    let text = "password = \"hunter2\" and https://me:s3cr3tpw@host/";
+    let only = |classes: Value| load(json!({ "classes": classes }));
+    assert_eq!(marked(&only(json!(["password"])), text).await.1, "password");
+    assert_eq!(marked(&only(json!(["url-password"])), text).await.1, "url-password");
+    assert_eq!(marked(&only(json!([])), text).await.0, text);
+    assert_eq!(marked(&load(json!({"allow": ["hunter2", "s3*pw"]})), text).await.0, text);
+}
+
+#[test]
+fn settings_that_the_component_does_not_know_are_refused() {
+    for bad in [json!({"clases": []}), json!({"classes": ["keys"]}), json!({"allow": "x"}), json!({"allow": [""]})] {
+        let wanted = Admission { settings: bad.clone(), ..Admission::plain(source("sanitise-secrets")) };
+        assert!(engine().admit(builtin::SANITISE_SECRETS, wanted).is_err(), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_megabyte_with_few_or_many_secrets_is_within_the_fuel() {
+    let sanitiser = load(json!({}));
+    let few = "the quick: brown = fox\n".repeat(1024 * 1024 / 23);
+    let many = format!("{}password=\"hunter2x\" ", "x = y: z ".repeat(26)).repeat(4000);
+    for text in [few, many, "-----BEGIN PRIVATE KEY-----!".repeat(37_000)] {
+        let said = ask(&sanitiser, &text).await;
+        assert!(said.result.is_ok(), "{:?}", said.result);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r28_secrets_go_from_texts_keys_links_split_texts_and_inner_json() {
+    let mut sanitiser = bound(LayerKind::User, "secrets", &Cleaner::passes());
+    sanitiser.component = Ok(load(json!({})));
+    let bench = Bench::new(&Policies::open(&["files", "mail"]).cleaning(sanitiser)).await;
+    let token = ["gh", "p_0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"].concat();
+    let answer = json!({
+        "content": [
+            {"type": "text", "text": format!("one {token} two")},
+            {"type": "text", "text": &token[..12]},
+            {"type": "text", "text": format!("{} end", &token[12..])},
+            {"type": "text", "text": json!({"k": json!({"i": token}).to_string()}).to_string()},
+            {"type": "resource", "resource": {"uri": format!("file:///?t={token}"), "text": token}},
+            {"type": "resource_link", "uri": format!("x://{token}"), "name": token},
+        ],
+        "structuredContent": {"password": "correct-horse", &token: 1},
+    });
+    bench.files.answers(How::Result(answer.to_string().leak()));
+    let finished = bench.write().await;
+    let value = Value::Object(finished.clean.result().value().clone());
+    let text = value.to_string();
+    assert!(!text.contains(&token[4..12]) && !text.contains(&token[12..]), "{value:#}");
+    assert_eq!(value["content"][0]["text"], "one [redacted: secret] two");
+    assert_eq!(value["structuredContent"]["password"], "[redacted: secret]");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_was_cleaned_has_no_secret_left(
+        parts in prop::collection::vec(
+            prop_oneof![
+                "\\PC{0,12}",
+                prop::sample::select(vec!["password=", "\"", " ", "https://a:", "@h", "sk-", "-----BEGIN PRIVATE KEY-----",
+                    "-----END PRIVATE KEY-----", "Bearer ", "Authorization: ", "PuTTY-User-Key-File-", "Private-Lines:"])
+                    .prop_map(str::to_owned),
+                "[A-Za-z0-9]{8,40}",
+            ],
+            0..12,
+        )
+    ) {
+        let text = parts.concat();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sanitiser = load(json!({}));
+        let clean = |text: &str| {
+            marks(text, runtime.block_on(ask(&sanitiser, text)), |_| "[redacted: secret]".to_owned()).0
+        };
+        let once = clean(&text);
+        prop_assert_eq!(clean(&once), once);
+    }
+}
