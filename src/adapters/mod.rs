@@ -1,5 +1,6 @@
-//! Implementations of the ports. None sees the pipeline or a sibling.
+//! Implementations of the ports. None sees the pipeline or a sibling; they share `children`.
 
+mod children;
 pub mod clock;
 pub mod mcp;
 pub mod oauth;

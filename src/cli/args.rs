@@ -167,6 +167,10 @@ Example:
         engine: String,
         /// The component's class
         class: String,
+        /// Processor time, in seconds
+        seconds: u64,
+        /// Memory, in MiB
+        mebibytes: u64,
     },
     /// Trust a project folder's configuration layer
     ///

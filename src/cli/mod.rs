@@ -24,6 +24,7 @@ mod terminal;
 mod tools;
 mod trust;
 
+use portcullis::adapters::wasm::compile::Bounds;
 use std::time::Duration;
 
 use args::{Cli, Command, Global};
@@ -36,8 +37,8 @@ const LAST_MOMENT: Duration = Duration::from_millis(200);
 pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
     let Cli { command, global } = cli;
     // Before anything else: it has no environment, says nothing, and its whole process is bounded.
-    if let Command::Compile { engine, class } = &command {
-        return compile::run(engine, class);
+    if let Command::Compile { engine, class, seconds, mebibytes } = &command {
+        return compile::run(engine, class, Bounds { seconds: *seconds, mebibytes: *mebibytes });
     }
     // `tools` lists what failed by itself, and the demo's calendar is down on purpose.
     let quiet = matches!(command, Command::Demo | Command::Tools { .. });

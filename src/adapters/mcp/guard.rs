@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use super::spawn;
+use crate::adapters::children;
 
 /// How often groups that are about to end are looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
@@ -164,7 +164,7 @@ fn start() -> std::io::Result<Running> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
-    spawn::keep_nothing(&mut command);
+    children::keep_nothing(&mut command);
     let mut child = command.spawn()?;
     let pipe = child.stdin.take().ok_or_else(|| std::io::Error::other("the guard has no pipe"))?;
     // A guard that is stopped must not stop us.

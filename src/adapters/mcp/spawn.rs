@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::guard::{Guard, LOOK};
+use crate::adapters::children;
 
 /// A process that leads a group of its own; the guard knows the group. Dropping it kills the group.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ pub(super) async fn start(mut command: tokio::process::Command) -> Result<io::Re
     });
     command.process_group(0).kill_on_drop(true);
     die_with_us(command.as_std_mut());
-    keep_nothing(command.as_std_mut());
+    children::keep_nothing(command.as_std_mut());
     let (done, started) = oneshot::channel();
     let order = Order::Start(Box::new(Start { command, runtime: Handle::current(), done }));
     let ended = || Arc::from("the thread that starts processes has ended");
@@ -146,40 +147,3 @@ fn die_with_us(command: &mut Command) {
 
 #[cfg(not(target_os = "linux"))]
 fn die_with_us(_command: &mut Command) {}
-
-/// Lets the child have no descriptors but its three streams: what we ourselves were given by whoever started us is not for
-/// it. Where the system does not say which there are, that holds for what Rust itself opens.
-#[cfg(target_os = "linux")]
-#[allow(unsafe_code, reason = "`pre_exec`: the function makes system calls on a buffer of its own, without allocating")]
-pub(super) fn keep_nothing(command: &mut Command) {
-    use std::os::unix::process::CommandExt as _;
-    // SAFETY: see the reason above; between fork and exec only async-signal-safe calls are allowed, and these are.
-    unsafe {
-        command.pre_exec(close_at_exec);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn keep_nothing(_command: &mut Command) {}
-
-/// Marks all descriptors but the first three to be closed by the exec, and not before: one of them tells the parent how the
-/// exec went. Without `/proc` there is nothing to be done.
-#[cfg(target_os = "linux")]
-fn close_at_exec() -> io::Result<()> {
-    use rustix::fs::{Mode, OFlags, RawDir};
-
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else { return Ok(()) };
-    let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
-    let mut entries = RawDir::new(&folder, &mut buffer);
-    while let Some(Ok(entry)) = entries.next() {
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok());
-        if let Some(number) = number.filter(|number| *number > 2) {
-            #[allow(unsafe_code, reason = "the number was just read from the list of the descriptors that are open")]
-            // SAFETY: it is open, and between fork and exec nothing else runs in this process that could close it.
-            let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-            rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC)?;
-        }
-    }
-    Ok(())
-}

@@ -1,7 +1,7 @@
 //! Compiling: in this process, or in a child that has its own bounds and can be ended.
 //!
-//! Promises: the child gets one component on its input and nothing else, no environment, no key, no argument that anybody
-//! outside chose (R36); it ends within its processor time, its memory and its wall clock, and is killed and reaped whatever
+//! Promises: the child gets one component on its input and nothing else, no environment, no key, no descriptor of ours, no
+//! argument that anybody outside chose (R36); it ends within its processor time, its memory and its wall clock, and is killed and reaped whatever
 //! happens to the caller; what it wrote is bounded. Blocking: for threads that may wait.
 //!
 //! An embedder has no program that is us, so it compiles in its own process unless it says otherwise.
@@ -19,6 +19,7 @@ use super::cache::Fitted;
 use super::engine;
 use super::fault;
 use super::limits::Class;
+use crate::adapters::children;
 use crate::model::digest::Digest;
 use crate::model::text;
 use crate::model::verdict::{Fault, FaultCode};
@@ -44,7 +45,33 @@ pub enum Compiling {
     Child {
         /// This very program; its path.
         program: PathBuf,
+        /// The most that one child may use, where that is less than the bounds of the component's class.
+        most: Option<Bounds>,
     },
+}
+
+/// What a compiling child may use (R41).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Processor time, in seconds over all threads; 0 counts as 1. A wall clock of four times as much holds besides.
+    pub seconds: u64,
+    /// Memory to work in, in MiB; 0 counts as 1.
+    pub mebibytes: u64,
+}
+
+impl Bounds {
+    /// The bounds of a class, which nothing raises.
+    fn of(class: Class) -> Self {
+        match class {
+            Class::Native => Self { seconds: 10, mebibytes: 512 },
+            Class::Script => Self { seconds: 60, mebibytes: 1024 },
+        }
+    }
+
+    fn at_most(self, other: Self) -> Self {
+        let Self { seconds, mebibytes } = self;
+        Self { seconds: seconds.min(other.seconds).max(1), mebibytes: mebibytes.min(other.mebibytes).max(1) }
+    }
 }
 
 impl Compiling {
@@ -56,7 +83,7 @@ impl Compiling {
         // The link leads to what runs even if another version was installed over it meanwhile.
         let link = PathBuf::from("/proc/self/exe");
         let program = if link.exists() { link } else { std::env::current_exe()? };
-        Ok(Self::Child { program })
+        Ok(Self::Child { program, most: None })
     }
 }
 
@@ -65,47 +92,42 @@ impl Compiling {
 pub struct Order {
     pooling: bool,
     class: Class,
+    bounds: Bounds,
 }
 
 impl Order {
-    pub(super) fn new(pooling: bool, class: Class) -> Self {
-        Self { pooling, class }
+    pub(super) fn new(pooling: bool, class: Class, most: Option<Bounds>) -> Self {
+        let bounds = Bounds::of(class);
+        Self { pooling, class, bounds: bounds.at_most(most.unwrap_or(bounds)) }
     }
 
-    fn arguments(self) -> [&'static str; 2] {
+    fn arguments(self) -> [String; 4] {
         let class = match self.class {
             Class::Native => "native",
             Class::Script => "script",
         };
-        [if self.pooling { "pooling" } else { "on-demand" }, class]
+        let engine = if self.pooling { "pooling" } else { "on-demand" };
+        [engine.to_owned(), class.to_owned(), self.bounds.seconds.to_string(), self.bounds.mebibytes.to_string()]
     }
 
     /// Reads an order from the arguments of [`COMMAND`]; `None` for what is none.
     #[must_use]
-    pub fn parse(engine: &str, class: &str) -> Option<Self> {
+    pub fn parse(engine: &str, class: &str, most: Bounds) -> Option<Self> {
         let all = [true, false].into_iter().flat_map(|pooling| [Class::Native, Class::Script].map(|c| (pooling, c)));
-        all.map(|(pooling, class)| Self { pooling, class }).find(|order| order.arguments() == [engine, class])
-    }
-
-    /// Processor time, in seconds over all threads (R41).
-    fn processor_seconds(self) -> u64 {
-        match self.class {
-            Class::Native => 10,
-            Class::Script => 60,
-        }
+        all.map(|(pooling, class)| Self::new(pooling, class, Some(most))).find(|order| {
+            let [its_engine, its_class, ..] = order.arguments();
+            its_engine == engine && its_class == class
+        })
     }
 
     /// Wall clock: a busy machine gives a child a part of its processors only.
     fn wall(self) -> Duration {
-        Duration::from_secs(self.processor_seconds() * 4)
+        Duration::from_secs(self.bounds.seconds * 4)
     }
 
     /// Memory to work in, in bytes.
     fn memory(self) -> u64 {
-        match self.class {
-            Class::Native => 512 << 20,
-            Class::Script => 1 << 30,
-        }
+        self.bounds.mebibytes << 20
     }
 }
 
@@ -145,8 +167,8 @@ impl Compiler {
     fn artifact(&self, engine: &wasmtime::Engine, bytes: &[u8], class: Class) -> Result<Vec<u8>, Fault> {
         match &self.how {
             Compiling::InProcess => engine.precompile_component(bytes).map_err(|e| cannot_compile(&fault::chain(&e))),
-            Compiling::Child { program } => {
-                let order = Order::new(self.pooling, class);
+            Compiling::Child { program, most } => {
+                let order = Order::new(self.pooling, class, *most);
                 let mut command = Command::new(program);
                 command.arg(COMMAND).args(order.arguments());
                 run(command, bytes, order, order.wall())
@@ -183,6 +205,7 @@ impl Running {
 
         command.env_clear().current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        children::keep_nothing(&mut command);
         command.spawn().map(Self)
     }
 
@@ -260,11 +283,11 @@ fn judge(status: ExitStatus, output: Vec<u8>, order: Order) -> Result<Vec<u8>, F
     }
     match status.signal() {
         Some(signal) if signal == Signal::XCPU.as_raw() => {
-            Err(over_budget(&format!("used up its {} seconds of processor time", order.processor_seconds())))
+            Err(over_budget(&format!("used up its {} seconds of processor time", order.bounds.seconds)))
         }
         // What an allocation that fails ends in, or the system when memory is short.
         Some(signal) => {
-            let memory = order.memory() >> 20;
+            let memory = order.bounds.mebibytes;
             Err(over_budget(&format!("was ended by signal {signal}, most likely for want of memory ({memory} MiB)")))
         }
         None => Err(cannot_compile(&format!("the compiler ended with {status}"))),
@@ -303,7 +326,7 @@ fn bound(order: Order) -> Result<(), String> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
     set(Resource::Core, 0, 0)?;
-    set(Resource::Cpu, order.processor_seconds(), order.processor_seconds() + 1)?;
+    set(Resource::Cpu, order.bounds.seconds, order.bounds.seconds + 1)?;
     set(Resource::Data, order.memory(), order.memory())?;
     // Address space that is reserved and not used, as by threads' heaps, counts here and not there.
     #[cfg(target_os = "linux")]
@@ -315,7 +338,7 @@ fn bound(order: Order) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    const ORDER: Order = Order { pooling: true, class: Class::Native };
+    const ORDER: Order = Order { pooling: true, class: Class::Native, bounds: Bounds { seconds: 10, mebibytes: 512 } };
     const LONG: Duration = Duration::from_secs(60);
 
     fn shell(script: &str) -> Command {
@@ -326,12 +349,36 @@ mod tests {
 
     #[test]
     fn an_order_reads_what_it_writes() {
-        for (pooling, class) in [(true, Class::Native), (false, Class::Script)] {
-            let order = Order::new(pooling, class);
-            let [engine, class] = order.arguments();
-            assert_eq!(Order::parse(engine, class), Some(order));
+        let little = Bounds { seconds: 1, mebibytes: 96 };
+        for (pooling, class, most) in [(true, Class::Native, None), (false, Class::Script, Some(little))] {
+            let order = Order::new(pooling, class, most);
+            let [engine, class, seconds, mebibytes] = order.arguments();
+            let most = Bounds { seconds: seconds.parse().unwrap(), mebibytes: mebibytes.parse().unwrap() };
+            assert_eq!(Order::parse(&engine, &class, most), Some(order));
         }
-        assert_eq!(Order::parse("pooling", "huge"), None);
+        assert_eq!(Order::parse("pooling", "huge", little), None);
+    }
+
+    #[test]
+    fn r41_an_order_lowers_the_bounds_of_a_class_and_never_raises_them() {
+        let order = |seconds, mebibytes| Order::new(true, Class::Native, Some(Bounds { seconds, mebibytes })).bounds;
+        assert_eq!(order(u64::MAX, 1 << 40), Bounds { seconds: 10, mebibytes: 512 });
+        assert_eq!(order(0, 0), Bounds { seconds: 1, mebibytes: 1 });
+        let script = Order::new(true, Class::Script, None);
+        assert_eq!((script.bounds.seconds, script.memory(), script.wall().as_secs()), (60, 1 << 30, 240));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn r36_a_child_gets_no_descriptor_that_we_were_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("given-to-us");
+        let file = std::fs::File::create(&path).unwrap();
+        // Like one that whoever started us left open for us.
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        let open = run(shell("/bin/ls -l /proc/$$/fd"), b"", ORDER, LONG).unwrap();
+        let open = String::from_utf8(open).unwrap();
+        assert!(open.contains("pipe:") && !open.contains("given-to-us"), "{open}");
     }
 
     #[test]

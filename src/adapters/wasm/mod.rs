@@ -35,7 +35,7 @@ mod ticker;
 mod turns;
 
 pub use cache::Cache;
-pub use compile::Compiling;
+pub use compile::{Bounds, Compiling};
 pub use decide::{Reused, WasmApproval, WasmConnector, WasmSanitiser};
 pub use engine::{Engine, EngineError, Options};
 pub use limits::{Class, Limits};

@@ -5,6 +5,9 @@ use super::source::{self, Source};
 /// The phases of a call. Their order is the order of the call, and of the alphabet.
 const PHASES: [&str; 6] = ["admit", "bind", "consent", "dispatch", "emit", "follow"];
 
+/// The one adapter's folder or file that all adapters may use: how a process is started with nothing of ours. It uses nothing.
+const SHARED: &str = "children";
+
 /// A part of the crate, as the table knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
@@ -60,7 +63,10 @@ impl Part {
             Phase(mine) => matches!(other, Model | Ports) || matches!(other, Phase(theirs) if theirs < mine),
             Pipeline => matches!(other, Model | Ports | Phase(_)),
             Adapters => matches!(other, Adapter(_)),
-            Adapter(_) => matches!(other, Model | Ports | Config),
+            Adapter(name) if name == SHARED => false,
+            Adapter(_) => {
+                matches!(other, Model | Ports | Config) || matches!(other, Adapter(shared) if shared == SHARED)
+            }
             Host => matches!(other, Model | Ports | Config | Pipeline | Phase(_) | Adapters | Adapter(_)),
             Gateway => matches!(other, Model | Ports | Config | Pipeline | Phase(_) | Adapters | Adapter(_) | Host),
             Root => !matches!(other, Cli | Unknown(_)),
