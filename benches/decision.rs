@@ -13,8 +13,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+// What the scanner takes from its component.
+use std::vec::Vec;
 
-use portcullis::adapters::wasm::{Admission, Engine, WasmApproval, builtin};
+use portcullis::adapters::wasm::{Admission, Cache, Engine, Limits, Options, WasmApproval, builtin};
 use portcullis::model::arguments::Arguments;
 use portcullis::model::caller::Caller;
 use portcullis::model::digest::Digest;
@@ -24,8 +26,14 @@ use portcullis::model::posture::Posture;
 use portcullis::model::tool::{Hints, ServerIdentity};
 use portcullis::model::verdict::{Source, Verdict};
 use portcullis::ports::approval::{CallFacts, Evaluation, Kind};
+use portcullis::ports::sanitiser::{OutputFacts, Place, Target, Verdict as Clean};
 use portcullis::ports::state::Moment;
 use serde_json::{Value, json};
+
+/// The shipped sanitiser's own scanner, compiled for this machine.
+#[path = "../policies/sanitise-secrets/src/scan.rs"]
+#[allow(dead_code, reason = "the component uses more of it")]
+mod scan;
 
 /// Sizes of arguments, in bytes.
 const SIZES: [(&str, usize); 3] = [("900 B", 900), ("64 KB", 64 << 10), ("1 MB", 1 << 20)];
@@ -49,6 +57,8 @@ fn main() {
     println!("pool: {}", engine.is_pooling());
     latencies(&engine, &extent);
     throughput(&engine, &extent);
+    secrets(&engine, &extent);
+    kept_code(&extent);
     memory(&engine, &extent);
 }
 
@@ -188,6 +198,75 @@ fn throughput(engine: &Engine, extent: &Extent) {
     let (one, two) = (median(&mut one), median(&mut two));
     println!("decisions a second: {one:.0} on one thread, {two:.0} on two");
     ratio("two threads / one", two / one, "at least 1.7");
+}
+
+/// A megabyte as tools answer it: code, JSON, links, digests and prose, with a secret every 64 KiB.
+fn megabyte() -> String {
+    const LINES: &str = r#"{"id": 4711, "name": "a list of things", "url": "https://example.org:8443/a/b?c=d#e", "ok": true}
+    let answer = client.get(&url).header("accept", "text/plain").send().await?; // and so on: see below
+commit 9fceb02d0ae598e95dc970b74767f19372d61af8  2026-11-30T10:00:00Z  fix(parser): keep the spelling of numbers
+The quick brown fox jumps over the lazy dog, and nobody minds; what was said of it elsewhere is said here once more.
+iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==
+"#;
+    let (part, secret) = (64 << 10, format!("password = \"{}\"\n", "hunter2hunter3"));
+    let filler = LINES.repeat(part / LINES.len() + 1);
+    let part = format!("{}{secret}", &filler[..part - secret.len()]);
+    part.repeat(16)
+}
+
+fn secrets(engine: &Engine, extent: &Extent) {
+    let source = Source { layer: LayerRef::new(LayerKind::User), component: "secrets".into(), digest: None };
+    let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
+    let wanted = Admission { limits, ..Admission::plain(source) };
+    let sanitiser = engine.admit(builtin::SANITISE_SECRETS, wanted).unwrap().sanitiser.unwrap();
+    let text: Arc<str> = megabyte().into();
+    let target = Target { place: Place::Text, pointer: "/content/0/text".to_owned(), text: Arc::clone(&text) };
+    let small = facts(SIZES[0].1);
+    let answer = Arc::new(OutputFacts {
+        kind: Kind::Tool,
+        tool: ToolRef::parse("files/read").unwrap(),
+        identity: ServerIdentity(Digest::of(b"identity")),
+        caller: Caller::local("bench"),
+        is_error: false,
+        targets: vec![target],
+        labels: Arc::from([]),
+        now_ms: 1_700_000_000_000,
+    });
+    let decision = policy(engine);
+    let (mut sandboxed, mut native) = (Series::new("sandboxed, 1 MB"), Series::new("plain Rust, 1 MB"));
+    let mut one = Series::new("one decision");
+    let mut fuel = 0;
+    for _ in 0..extent.rounds {
+        let times = extent.decisions.div_ceil(50);
+        time(&mut sandboxed, times, || {
+            let said = sanitiser.sanitise_here(&answer);
+            fuel = said.usage.fuel;
+            assert!(matches!(said.result, Ok((Clean::Edit(ref edits), _)) if edits.len() == 16), "{:?}", said.result);
+        });
+        time(&mut native, times, || assert_eq!(scan::scan(black_box(&text)).len(), 16));
+        time(&mut one, times, || refuses(&decision.evaluate_here(&small)));
+    }
+    println!("a megabyte scanned for secrets, microseconds   p50       p90       p99   ({fuel} fuel)");
+    [&sandboxed, &native, &one].into_iter().for_each(Series::print);
+    ratio("sandboxed / (1.3 plain + decision)", sandboxed.p50() / (1.3 * native.p50() + one.p50()), "at most 1");
+}
+
+/// Loading a component whose code was compiled and kept before.
+fn kept_code(extent: &Extent) {
+    let dir = tempfile::tempdir().unwrap();
+    let user = rustix::process::getuid().as_raw();
+    let cache = Cache::open(&dir.path().join("compiled"), &dir.path().join("state/cache.key"), user).unwrap();
+    let engine = Engine::with_options(Options { cache: Some(cache), ..Options::default() }).unwrap();
+    let mut compiled = Series::new("compiled");
+    time(&mut compiled, 1, || drop(load(&engine, builtin::DEMO_MANAGED, 0)));
+    let mut kept = Series::new("kept");
+    for number in 0..extent.decisions {
+        // Each is dropped at once, so that the next one cannot share its code.
+        time(&mut kept, 1, || drop(load(&engine, builtin::DEMO_MANAGED, number)));
+    }
+    println!("loading a component, microseconds         p50       p90       p99");
+    [&compiled, &kept].into_iter().for_each(Series::print);
+    ratio("kept, in milliseconds", kept.p50() / 1000.0, "at most 0.5");
 }
 
 fn memory(engine: &Engine, extent: &Extent) {

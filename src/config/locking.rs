@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::builtin::Builtin;
 use super::data::read_folder;
 use super::discover::{Candidate, Content, Places, SessionSources, discover};
 use super::lock::{FILE, Lock, LockError, LockedPolicy, layer_name, stale_entry};
@@ -233,6 +234,7 @@ impl Making<'_> {
         for (item, line) in policies {
             match &item.entry {
                 Err(problem) => problems.push(problem.clone()),
+                Ok(table) if Builtin::named(&table.component).is_some() => {}
                 Ok(table) => match self.policy(folder, sheet, item, table) {
                     Ok(policy) => _ = made.insert(item.name.clone(), policy),
                     Err(why) => {

@@ -11,6 +11,7 @@
 //! call, and [`Resolved`] says so. Prints nothing, starts nothing, resolves no secret; watching for changes is the host's.
 
 pub mod apps;
+pub mod builtin;
 pub mod data;
 mod delegate;
 pub mod discover;

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::builtin::Builtin;
 use crate::model::digest::Digest;
 use crate::model::text::shown;
 use crate::model::verdict::OnFailure;
@@ -20,9 +21,11 @@ const MAX_PATTERN: usize = 1024;
 pub struct PolicyTable {
     /// The policy's name, unique in its layer: letters, digits, `_`, `-`, `.`; at most 64.
     pub name: String,
-    /// The component's file, relative to the folder of this file and inside it.
+    /// The component's file, relative to the folder of this file and inside it; or `builtin:sanitise-secrets`, which comes with
+    /// the program.
     pub component: String,
-    /// The SHA-256 of the component, 64 hex digits. Required in managed and organisation.
+    /// The SHA-256 of the component, 64 hex digits. Required in managed and organisation, but for what comes with the
+    /// program.
     pub sha256: Option<String>,
     /// Which calls the component is asked about. Default: all.
     #[serde(rename = "match")]
@@ -126,13 +129,20 @@ impl PolicyTable {
         if !is_policy_name(&self.name) {
             fault("name", format!("`{}` must have 1 to {MAX_NAME} of a-z A-Z 0-9 _ - .", shown(&self.name, 64)));
         }
+        let builtin = Builtin::named(&self.component).is_some();
+        if let Some(message) = Builtin::fault(&self.component) {
+            fault("component", message);
+        }
+        if builtin && self.data.is_some() {
+            fault("data", "is nothing that a component of this program reads".to_owned());
+        }
         for (key, path) in [("component", Some(&self.component)), ("data", self.data.as_ref())] {
             if let Some(message) = path.and_then(|path| path_fault(path)) {
                 fault(key, message);
             }
         }
         match &self.sha256 {
-            None if digest_required => {
+            None if digest_required && !builtin => {
                 fault("sha256", "is required in this layer; without it the file could be replaced".to_owned());
             }
             None => {}

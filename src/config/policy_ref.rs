@@ -12,6 +12,7 @@ use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
 use serde_json::Value;
 
+use super::builtin::Builtin;
 use super::lock::Locked;
 use super::matcher::Matcher;
 use super::open::{OpenError, check_owner, check_regular, read_bounded};
@@ -42,8 +43,10 @@ pub struct PolicyEntry {
     pub line: Option<usize>,
     /// The folder that `component` and `data` are relative to.
     pub folder: PathBuf,
-    /// The component's file, relative to `folder`.
+    /// The component's file, relative to `folder`; or how one that comes with the program is called.
     pub component: PathBuf,
+    /// The component that comes with the program, if it is one; then there is no file.
+    pub builtin: Option<Builtin>,
     /// The digest that the component must have: the pin, or what the user's trust bound (R7).
     pub sha256: Option<Digest>,
     /// Which calls it is asked about.
@@ -124,12 +127,13 @@ impl PolicyEntry {
         let table = item.entry.as_ref().ok();
         let path = |path: &String| PathBuf::from(path);
         let component = table.map(|table| path(&table.component)).unwrap_or_default();
+        let builtin = table.and_then(|table| Builtin::named(&table.component));
         let pinned = table.and_then(|table| table.sha256.as_ref()).and_then(|text| Digest::parse(text).ok());
         let bound = layer.pins.as_ref().and_then(|pins| pins.get(&layer.folder.join(&component)).copied().flatten());
         let broken = match &item.entry {
             Err(problem) => Some(problem.to_string()),
             // R7: what was not there to be trusted is not trusted when it comes.
-            Ok(_) if layer.pins.is_some() && bound.is_none() => {
+            Ok(_) if layer.pins.is_some() && bound.is_none() && builtin.is_none() => {
                 let why = "its component did not exist when the project was trusted";
                 Some(
                     Problem::at(&layer.reference, layer.file.lines.get(&item.key).copied(), &item.key, why).to_string(),
@@ -142,7 +146,7 @@ impl PolicyEntry {
             layer: layer.reference.clone(),
             key: item.key.clone(),
             line: layer.file.lines.get(&item.key).copied(),
-            locked: layer.lock.of(&item.name),
+            locked: if builtin.is_some() { Locked::Free } else { layer.lock.of(&item.name) },
             folder: layer.folder.clone(),
             sha256: pinned.or(bound),
             matcher,
@@ -158,6 +162,7 @@ impl PolicyEntry {
             floor,
             matches: item.matches.clone(),
             broken,
+            builtin,
             component,
         }
     }
@@ -167,6 +172,20 @@ impl PolicyEntry {
     pub fn place(&self) -> String {
         let component = shown(&self.component.display().to_string(), 100);
         format!("{}: policy `{}`, component `{component}`", place(&self.layer, self.line), self.name)
+    }
+
+    /// Checks the bytes of the component that comes with the program against the entry.
+    ///
+    /// # Errors
+    /// [`ComponentError::Broken`], or [`ComponentError::Digest`] for a pin of another version.
+    pub fn check_builtin(&self, found: Digest) -> Result<(), ComponentError> {
+        if let Some(broken) = &self.broken {
+            return Err(ComponentError::Broken(broken.clone()));
+        }
+        match self.sha256.filter(|wanted| *wanted != found) {
+            Some(wanted) => Err(ComponentError::Digest { path: self.component.clone(), wanted, found }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the component's whole path, for messages.

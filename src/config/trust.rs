@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::builtin::Builtin;
 use super::discover::{Candidate, Content, LayerText, Places, SessionSources, discover};
 use super::open::{OpenError, check_regular, explained};
 use super::parse::{LayerFile, parse};
@@ -191,7 +192,9 @@ fn first_difference(then: &[BoundFile], now: &[BoundFile]) -> Option<String> {
 fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<BoundFile>, Vec<PathBuf>), TrustError> {
     let (mut paths, mut unbound) = (BTreeSet::new(), BTreeSet::new());
     for policy in file.policies.iter().filter_map(|policy| policy.entry.as_ref().ok()) {
-        paths.insert(folder.join(&policy.component));
+        if Builtin::named(&policy.component).is_none() {
+            paths.insert(folder.join(&policy.component));
+        }
         if let Some(data) = &policy.data {
             walk(&folder.join(data), MAX_DEPTH, &mut paths)?;
         }

@@ -213,7 +213,9 @@ fn read_from(places: &Places, resolved: &Resolved, files: &ReadFiles) -> BTreeSe
     let mut all: BTreeSet<PathBuf> = layers.map(PathBuf::from).collect();
     all.extend(places.trust_store());
     for entry in &resolved.policies {
-        all.insert(entry.component_path());
+        if entry.builtin.is_none() {
+            all.insert(entry.component_path());
+        }
         // A folder that cannot be read may be anything, the whole disk included.
         let read = files.get(&(entry.layer.clone(), entry.key.clone()));
         if read.is_some_and(|read| matches!(read.data, Ok(Some(_)))) {

@@ -28,8 +28,9 @@ use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
-use crate::adapters::wasm::{Class, Engine, Limits};
+use crate::adapters::wasm::{Class, Engine, Limits, builtin};
 use crate::config::apps::AppSettings;
+use crate::config::builtin::Builtin;
 use crate::config::data::{DataError, DataFiles, read_data};
 use crate::config::file::Names as NameStyle;
 use crate::config::matcher::Matcher;
@@ -42,6 +43,7 @@ use crate::config::stack::LayerState;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::config::{Places, Resolved};
+use crate::model::digest::Digest;
 use crate::model::here::is_loopback;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
@@ -111,19 +113,35 @@ pub(super) struct Files {
 impl Files {
     /// Reads them, each once; `user` is whose they must be (R6).
     pub(super) fn read(entry: &PolicyEntry, user: u32) -> Self {
+        let component = match entry.builtin {
+            Some(builtin) => own(entry, builtin),
+            None => read_component(entry, user),
+        };
         Self {
-            component: read_component(entry, user).map(Arc::new).map_err(|error| fault(entry, &error)),
+            component: component.map(Arc::new).map_err(|error| fault(entry, &error)),
             data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| data_fault(entry, &error)),
         }
     }
 
     /// The same files under an entry that may demand more of them by now.
     pub(super) fn under(&self, entry: &PolicyEntry) -> Self {
-        let checked = |read: &Arc<ComponentBytes>| {
-            entry.check(read).map(|()| Arc::clone(read)).map_err(|error| fault(entry, &error))
+        let check = |read: &ComponentBytes| match entry.builtin {
+            Some(_) => entry.check_builtin(read.digest),
+            None => entry.check(read),
         };
+        let checked =
+            |read: &Arc<ComponentBytes>| check(read).map(|()| Arc::clone(read)).map_err(|error| fault(entry, &error));
         Self { component: self.component.as_ref().map_err(Clone::clone).and_then(checked), data: self.data.clone() }
     }
+}
+
+/// A component that comes with the program.
+fn own(entry: &PolicyEntry, which: Builtin) -> Result<ComponentBytes, ComponentError> {
+    let bytes = match which {
+        Builtin::SanitiseSecrets => builtin::SANITISE_SECRETS.to_vec(),
+    };
+    let read = ComponentBytes { digest: Digest::of(&bytes), bytes, signature: None };
+    entry.check_builtin(read.digest).map(|()| read)
 }
 
 /// Loads every policy of the configuration. Blocks while it compiles.
@@ -469,12 +487,12 @@ mod tests {
             let settings = Settings { limits: message_limits(1024), ..Settings::default() };
             Configured { server: server.name.clone(), launch, settings }.check_trusted().await
         };
-        let digest = crate::model::digest::Digest::of(b"trusted");
+        let digest = Digest::of(b"trusted");
         for then in [Some(digest), None] {
             let Err(StartFailure::Spawn(why)) = start(then).await else { panic!("a changed file was run") };
             assert!(why.ends_with("server.js` changed since it was trusted; run `portcullis trust`"), "{why}");
         }
-        assert!(start(Some(crate::model::digest::Digest::of(b"evil"))).await.is_ok());
+        assert!(start(Some(Digest::of(b"evil"))).await.is_ok());
     }
 
     #[test]

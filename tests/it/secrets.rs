@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use portcullis::adapters::wasm::{Admission, WasmSanitiser, builtin};
+use portcullis::config::{self, EmbeddedLayer, Places, SessionSources};
+use portcullis::host::wire;
 use portcullis::model::digest::Digest;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::ToolRef;
 use portcullis::model::tool::ServerIdentity;
+use portcullis::model::verdict::{Fault, FaultCode};
 use portcullis::ports::approval::Kind;
 use portcullis::ports::sanitiser::{Edit, OutputFacts, Place, Sanitised, SanitiserComponent as _, Target, Verdict};
 use proptest::prelude::*;
@@ -184,4 +187,59 @@ proptest! {
         let once = clean(&text);
         prop_assert_eq!(clean(&once), once);
     }
+}
+
+/// The sanitisers of a configuration, as the host loads them, and what is wrong.
+fn configured(layers: &[(LayerKind, &str)]) -> (Vec<(String, Option<Fault>)>, Vec<String>) {
+    let layer = |(kind, text): &(LayerKind, &str)| EmbeddedLayer {
+        kind: *kind,
+        text: (*text).to_owned(),
+        folder: std::env::temp_dir(),
+    };
+    let session = SessionSources { embedded: layers.iter().map(layer).collect(), ..SessionSources::default() };
+    let resolved = config::load(&Places::nowhere(), &session);
+    let set = wire::policies(&resolved, Places::nowhere().user, engine());
+    let sanitisers =
+        set.sanitisers.iter().map(|bound| (bound.source.to_string(), bound.component.as_ref().err().cloned()));
+    (sanitisers.collect(), resolved.problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn every_layer_can_switch_it_on_without_a_file_or_a_pin_whatever_may_be_loaded() {
+    let entry =
+        "[[policies]]\nname = 's'\ncomponent = 'builtin:sanitise-secrets'\nsettings = { classes = ['token'] }\n";
+    let managed = format!("[requirements.components]\nsha256 = []\n{entry}");
+    for kind in [LayerKind::System, LayerKind::Organisation, LayerKind::User, LayerKind::Project, LayerKind::Session] {
+        let (sanitisers, problems) = configured(&[(LayerKind::Managed, &managed), (kind, entry)]);
+        assert_eq!(sanitisers, [("managed/s".into(), None), (format!("{}/s", kind.as_str()), None)], "{problems:?}");
+    }
+}
+
+#[test]
+fn a_name_that_is_none_settings_that_it_does_not_take_and_a_folder_are_refused() {
+    let entry = |name: &str, more: &str| {
+        let text = format!("[[policies]]\nname = 's'\ncomponent = 'builtin:{name}'\n{more}\n");
+        let (sanitisers, problems) = configured(&[(LayerKind::User, &text)]);
+        let [(_, Some(fault))] = sanitisers.as_slice() else { panic!("{sanitisers:?}") };
+        assert_eq!(fault.code, FaultCode::Settings, "{fault}");
+        format!("{fault} {problems:?}")
+    };
+    assert!(entry("sanitise-secret", "").contains("did you mean `builtin:sanitise-secrets`?"));
+    assert!(entry("sanitise-secrets", "settings = { clases = [] }").contains("clases"));
+    assert!(entry("sanitise-secrets", "data = 'lists'").contains("nothing that a component of this program reads"));
+    let pin = format!("sha256 = '{}'", "0".repeat(64));
+    let text = format!("[[policies]]\nname = 's'\ncomponent = 'builtin:sanitise-secrets'\n{pin}\n");
+    assert_eq!(configured(&[(LayerKind::User, &text)]).0[0].1.as_ref().unwrap().code, FaultCode::Digest);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_in_a_protocol_error_goes_too() {
+    let mut sanitiser = bound(LayerKind::User, "secrets", &Cleaner::passes());
+    sanitiser.component = Ok(load(json!({})));
+    let bench = Bench::new(&Policies::open(&["files", "mail"]).cleaning(sanitiser)).await;
+    let token = ["gl", "pat-0a1B2c3D4e5F6g7H8i9J"].concat();
+    bench.files.answers(How::Protocol(-32000, format!("bad token {token}").leak()));
+    let finished = bench.write().await;
+    let shown = format!("{:?} {:?}", finished.clean.answer(), finished.item);
+    assert!(!shown.contains(&token[6..]) && shown.contains("[redacted: secret]"), "{shown}");
 }

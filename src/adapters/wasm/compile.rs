@@ -297,6 +297,9 @@ fn judge(status: ExitStatus, output: Vec<u8>, order: Order) -> Result<Vec<u8>, F
 /// Is the compiling child: reads one component from `input`, writes its compiled form to `output`, and returns the exit
 /// code. Bounds this whole process first, so it is for a process that does nothing else.
 pub fn child(order: Order, mut input: impl Read, mut output: impl Write) -> u8 {
+    // Threads that cannot be had and memory that is not there end in panics of the compiler's; what else is running would
+    // wait for the one that panicked.
+    std::panic::set_hook(Box::new(|_panic| std::process::abort()));
     let done = bound(order).and_then(|()| {
         let most = order.class.max_component();
         let mut bytes = Vec::new();

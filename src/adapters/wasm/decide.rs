@@ -159,6 +159,14 @@ impl WasmApproval {
     }
 }
 
+impl WasmSanitiser {
+    /// Answers on the calling thread, as [`WasmApproval::evaluate_here`] does.
+    #[must_use]
+    pub fn sanitise_here(&self, facts: &Arc<OutputFacts>) -> Sanitised {
+        sanitise(&self.shared, &self.component, facts)
+    }
+}
+
 /// One instance that is asked about one call again and again.
 pub struct Reused<'c> {
     component: &'c WasmApproval,
