@@ -1,6 +1,6 @@
 //! Where the secrets of a text are: one pass over its bytes, linear but for a bounded look around each candidate.
 
-use super::Vec;
+use super::{String, Vec, format};
 
 /// A kind of secret that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,25 @@ fn base64(b: u8) -> bool {
 
 /// A token that begins with words of its own: prefix, what follows, how many of them at least and at most.
 struct Prefixed(&'static [u8], Charset, usize, usize, Kind);
+
+impl Prefixed {
+    /// Which byte of the prefix tells of it: the last one, which is seldom a small letter; of `AIza` the `I`.
+    const fn told_by(&self) -> usize {
+        match self.0 {
+            b"AIza" => 1,
+            prefix => prefix.len() - 1,
+        }
+    }
+
+    /// Whether a word must begin with it: these stand inside of other words by chance.
+    fn needs_word(&self) -> bool {
+        matches!(self.0, b"sk-" | b"SK" | b"SG." | b"hf_" | b"npm_")
+    }
+
+    const fn tell(&self) -> u8 {
+        self.0[self.told_by()]
+    }
+}
 
 const PREFIXED: &[Prefixed] = &[
     Prefixed(b"AKIA", upper, 16, 16, Kind::CloudKey),
@@ -105,30 +124,153 @@ const SECRET_NAMES: &[(&[u8], Kind)] = &[
 ];
 
 /// Returns the secrets of a text, in order of place and apart.
+///
+/// A secret is found by a byte of it that texts seldom have, and from there its beginning: most bytes are looked at once, in a
+/// table.
 pub(crate) fn scan(text: &str) -> Vec<Found> {
+    look(text, |bytes, at, _done| skip(bytes, at))
+}
+
+/// The same where it is known which parts of the text can tell of a secret: in order of place, apart.
+pub(crate) fn scan_in(text: &str, parts: &[(usize, usize)]) -> Vec<Found> {
+    // How far behind a secret the next one may begin that only its end makes a word of its own.
+    const BEHIND: usize = 16;
+    let mut parts = parts.iter().peekable();
+    look(text, |bytes, at, done| {
+        if at < done + BEHIND && done > 0 {
+            return at;
+        }
+        while parts.next_if(|(_, end)| *end <= at).is_some() {}
+        parts.peek().map_or(bytes.len(), |(start, _)| at.max(*start))
+    })
+}
+
+/// Looks at the bytes that `next` leads to: from a place that need not be looked at, with the end of the last secret.
+fn look(text: &str, mut next: impl FnMut(&[u8], usize, usize) -> usize) -> Vec<Found> {
     let bytes = text.as_bytes();
-    let (mut found, mut at) = (Vec::new(), 0);
+    let (mut found, mut at): (Vec<Found>, usize) = (Vec::new(), 0);
+    // What was found up to here; nothing before it is looked at again.
+    let mut done = 0;
+    at = next(bytes, at, done);
     while let Some(&byte) = bytes.get(at) {
-        let hit = match byte {
-            b'A' | b'g' | b'x' | b's' | b'r' | b'w' | b'n' | b'p' | b'h' | b'S' | b'y' | b'G' | b'e' => {
-                prefixed(bytes, at)
+        let hit = match TELLS.get(usize::from(byte)) {
+            Some(0) | None => {
+                at = next(bytes, at + 1, done);
+                continue;
             }
-            b'-' => pem(bytes, at),
-            b':' => url(bytes, at).or_else(|| telegram(bytes, at)).or_else(|| assigned(bytes, at)),
-            b'=' => assigned(bytes, at),
-            b' ' => bearer(bytes, at),
-            b'P' => putty(bytes, at),
-            _ => None,
+            Some(&tells) => tell(bytes, at, done, tells),
         };
         match hit {
-            Some(hit) if hit.end > hit.start => {
+            Some(hit) if hit.end > hit.start.max(done) => {
                 at = hit.end.max(at + 1);
+                done = hit.end;
                 merge(&mut found, hit);
             }
-            _ => at += 1,
+            _ => at = next(bytes, at + 1, done),
         }
     }
     found
+}
+
+/// Patterns for the places that can tell of a secret, and for some more.
+pub(crate) fn patterns() -> Vec<String> {
+    let (mut prefixes, mut words) = (Vec::new(), Vec::new());
+    for rule in PREFIXED {
+        let text = core::str::from_utf8(rule.0).unwrap_or_default().replace('.', "\\.");
+        match rule.needs_word() {
+            true => words.push(text),
+            false => prefixes.push(text),
+        }
+    }
+    // A name's parts may be joined by `_` and `-`, wherever they are.
+    let names = SECRET_NAMES.iter().map(|(name, _)| {
+        let letters = name.iter().map(|b| String::from(char::from(*b)));
+        letters.collect::<Vec<_>>().join("[_-]*")
+    });
+    let names = names.collect::<Vec<_>>();
+    let mut all = Vec::from([
+        String::from("-----BEGIN |PuTTY-User-Key-File-|[0-9]{8}:AA"),
+        String::from("://[^/?#\"'<>`\\\\\\s]*@"),
+        String::from("(?i)(?:bearer|basic) "),
+        prefixes.join("|"),
+    ]);
+    all.push(format!("(?:^|[^0-9A-Za-z_-])(?:{})", words.join("|")));
+    // In several: a pattern may not be long.
+    for names in names.chunks(5) {
+        all.push(format!("(?i)(?:{})[\"'\\\\ \t]{{0,9}}[:=]", names.join("|")));
+    }
+    all
+}
+
+/// Returns the next byte that may tell of a secret. In steps of four: most steps see none.
+fn skip(bytes: &[u8], from: usize) -> usize {
+    let tells = |byte: u8| TELLS.get(usize::from(byte)).copied().unwrap_or_default();
+    let rest = bytes.get(from..).unwrap_or_default();
+    let mut steps = rest.chunks_exact(4);
+    let quiet = steps.by_ref().take_while(|step| step.iter().fold(0, |all, byte| all | tells(*byte)) == 0).count() * 4;
+    let last = rest.get(quiet..).unwrap_or_default();
+    from + quiet + last.iter().take_while(|byte| tells(**byte) == 0).count()
+}
+
+/// Of what a byte may tell.
+const PREFIX: u8 = 1;
+const PEM: u8 = 2;
+const ASSIGNED: u8 = 4;
+const BEARER: u8 = 8;
+const PUTTY: u8 = 16;
+
+/// What each byte may tell of.
+const TELLS: [u8; 256] = {
+    let mut tells = [0; 256];
+    let mut at = 0;
+    while at < PREFIXED.len() {
+        tells[PREFIXED[at].tell() as usize] |= PREFIX;
+        at += 1;
+    }
+    tells[b'-' as usize] |= PEM;
+    tells[b':' as usize] |= ASSIGNED;
+    tells[b'=' as usize] |= ASSIGNED;
+    tells[b'b' as usize] |= BEARER;
+    tells[b'B' as usize] |= BEARER;
+    tells[b'P' as usize] |= PUTTY;
+    tells
+};
+
+/// Which two bytes in a row a prefix can have where it tells, by [`pair`].
+const PAIRS: [bool; 256] = {
+    let mut pairs = [false; 256];
+    let mut at = 0;
+    while at < PREFIXED.len() {
+        let rule = &PREFIXED[at];
+        pairs[pair(rule.0[rule.told_by() - 1], rule.tell())] = true;
+        at += 1;
+    }
+    pairs
+};
+
+/// A number for two bytes; few others share it.
+const fn pair(before: u8, byte: u8) -> usize {
+    (before.wrapping_mul(31) ^ byte) as usize
+}
+
+fn tell(bytes: &[u8], at: usize, done: usize, tells: u8) -> Option<Found> {
+    let mut hit = None;
+    if tells & PREFIX != 0 {
+        hit = prefixed(bytes, at, done);
+    }
+    if hit.is_none() && tells & PEM != 0 {
+        hit = pem(bytes, at);
+    }
+    if hit.is_none() && tells & ASSIGNED != 0 {
+        hit = url(bytes, at).or_else(|| telegram(bytes, at, done)).or_else(|| assigned(bytes, at));
+    }
+    if hit.is_none() && tells & BEARER != 0 {
+        hit = bearer(bytes, at);
+    }
+    if hit.is_none() && tells & PUTTY != 0 {
+        hit = putty(bytes, at);
+    }
+    hit
 }
 
 /// A secret that begins before the end of the last one belongs to it.
@@ -142,23 +284,33 @@ fn merge(found: &mut Vec<Found>, hit: Found) {
     }
 }
 
-fn inside_word(bytes: &[u8], at: usize) -> bool {
-    at.checked_sub(1).and_then(|before| bytes.get(before)).is_some_and(|b| name(*b))
+/// Whether a word goes on here; what was found ends at `done`, and the word with it.
+fn inside_word(bytes: &[u8], at: usize, done: usize) -> bool {
+    at != done && at.checked_sub(1).and_then(|before| bytes.get(before)).is_some_and(|b| name(*b))
 }
 
 fn run(bytes: &[u8], from: usize, most: usize, of: Charset) -> usize {
     bytes.get(from..).unwrap_or_default().iter().take(most).take_while(|b| of(**b)).count()
 }
 
-fn prefixed(bytes: &[u8], at: usize) -> Option<Found> {
-    let rest = bytes.get(at..)?;
-    if rest.starts_with(b"eyJ") && at.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'.') {
+/// The token of whose prefix the byte at `told` is the one that tells.
+fn prefixed(bytes: &[u8], told: usize, done: usize) -> Option<Found> {
+    let (byte, before) = (*bytes.get(told)?, *bytes.get(told.checked_sub(1)?)?);
+    if !PAIRS.get(pair(before, byte)).is_some_and(|known| *known) {
         return None;
     }
-    let rule = PREFIXED.iter().find(|rule| rest.starts_with(rule.0))?;
+    let begins = |rule: &&Prefixed| {
+        let at = told.checked_sub(rule.told_by());
+        rule.tell() == byte && at.and_then(|at| bytes.get(at..)).is_some_and(|rest| rest.starts_with(rule.0))
+    };
+    let rule = PREFIXED.iter().find(begins)?;
     let &Prefixed(prefix, of, least, most, kind) = rule;
+    let at = told - rule.told_by();
+    if prefix == b"eyJ" && at.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'.') {
+        return None;
+    }
     // The others are found inside a word, too: texts that were split are joined without anything between.
-    if matches!(prefix, b"sk-" | b"SK" | b"SG." | b"hf_" | b"npm_") && inside_word(bytes, at) {
+    if rule.needs_word() && inside_word(bytes, at, done) {
         return None;
     }
     let from = at + prefix.len();
@@ -187,24 +339,31 @@ fn prefixed(bytes: &[u8], at: usize) -> Option<Found> {
 }
 
 /// `1234567890:AA...`, 35 characters behind the colon.
-fn telegram(bytes: &[u8], colon: usize) -> Option<Found> {
+fn telegram(bytes: &[u8], colon: usize, done: usize) -> Option<Found> {
+    if bytes.get(colon + 1) != Some(&b'A') {
+        return None;
+    }
     let before = bytes.get(..colon)?;
     let digits = before.iter().rev().take(11).take_while(|b| b.is_ascii_digit()).count();
     let length = run(bytes, colon + 1, 36, name);
     let value = bytes.get(colon + 1..colon + 1 + length)?;
     let start = colon.checked_sub(digits)?;
-    let good = (8..=10).contains(&digits) && length == 35 && value.starts_with(b"AA") && !inside_word(bytes, start);
+    let good =
+        (8..=10).contains(&digits) && length == 35 && value.starts_with(b"AA") && !inside_word(bytes, start, done);
     (good && varied(value)).then_some(Found { start, end: colon + 1 + length, kind: Kind::Token })
 }
 
 /// `Authorization: Bearer ...` and `Basic`.
-fn bearer(bytes: &[u8], space: usize) -> Option<Found> {
-    let before = bytes.get(space.saturating_sub(24)..space)?;
-    let basic = ends_with(before, b"basic");
-    if !(ends_with(before, b"bearer") || basic) {
-        return None;
-    }
-    let (start, most) = (space + 1, 8192);
+fn bearer(bytes: &[u8], at: usize) -> Option<Found> {
+    let rest = bytes.get(at..)?;
+    let is = |word: &[u8]| rest.get(..word.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(word));
+    let (word, basic) = match rest.get(1)? {
+        b'e' | b'E' if is(b"bearer ") => (7, false),
+        b'a' | b'A' if is(b"basic ") => (6, true),
+        _ => return None,
+    };
+    let before = bytes.get(at.saturating_sub(18)..at)?;
+    let (start, most) = (at + word, 8192);
     let length = run(bytes, start, most, base64);
     let value = bytes.get(start..start + length)?;
     let authorization = before.to_ascii_lowercase().windows(13).any(|w| w == b"authorization");
@@ -296,8 +455,7 @@ fn assigned(bytes: &[u8], separator: usize) -> Option<Found> {
             return None;
         }
     }
-    let key_start = key_end - bytes.get(..key_end)?.iter().rev().take(64).take_while(|b| name(**b)).count();
-    let kind = secret_name(bytes.get(key_start..key_end)?)?;
+    let kind = secret_name(bytes.get(key_end.saturating_sub(64)..key_end)?)?;
     let mut start = separator + 1 + run(bytes, separator + 1, 8, |b| matches!(b, b' ' | b'\t'));
     // Inside a string, the quotes have backslashes.
     let escaped = bytes.get(start) == Some(&b'\\');
@@ -340,8 +498,22 @@ fn assigned(bytes: &[u8], separator: usize) -> Option<Found> {
     (good && !placeholder(value) && varied(value)).then_some(Found { start, end, kind })
 }
 
+/// What the value of something called like the end of this is.
 pub(crate) fn secret_name(key: &[u8]) -> Option<Kind> {
-    let plain: Vec<u8> = key.iter().filter(|b| word(**b)).map(u8::to_ascii_lowercase).collect();
+    // The letters that these names end with.
+    if !matches!(key.last()?.to_ascii_lowercase(), b'd' | b'e' | b'n' | b't' | b'y') {
+        return None;
+    }
+    // The end without `_` and `-`, in small letters: as long as the longest name.
+    let mut plain = [0; 16];
+    let mut from = plain.len();
+    for letter in key.iter().rev().take_while(|b| name(**b)).filter(|b| word(**b)).take(plain.len()) {
+        from -= 1;
+        if let Some(place) = plain.get_mut(from) {
+            *place = letter.to_ascii_lowercase();
+        }
+    }
+    let plain = plain.get(from..)?;
     SECRET_NAMES.iter().find(|(name, _)| plain.ends_with(name)).map(|(_, kind)| *kind)
 }
 
