@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 // What the scanner takes from its component.
-use std::{format, string::String, vec::Vec};
+use std::vec::Vec;
 
 use portcullis::adapters::wasm::{Admission, Cache, Engine, Limits, Options, WasmApproval, builtin};
 use portcullis::model::arguments::Arguments;

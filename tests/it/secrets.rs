@@ -108,19 +108,6 @@ async fn nothing_of_the_corpus_that_is_no_secret_is_touched() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// In a long text the host searches first; what is found must be the same.
-#[tokio::test]
-async fn what_a_text_holds_does_not_depend_on_how_long_it_is() {
-    let (sanitiser, filler) = (load(json!({})), "nothing of note, said at length.\n".repeat(600));
-    let all = corpus();
-    let texts = all.secret.iter().map(|secret| secret.text.replace(['⟦', '⟧'], "")).chain(all.clean);
-    for text in texts {
-        let (short, rule) = marked(&sanitiser, &format!("\n{text}\n")).await;
-        let (long, also) = marked(&sanitiser, &format!("{filler}\n{text}\n")).await;
-        assert_eq!((long.strip_prefix(&filler), also), (Some(&*short), rule));
-    }
-}
-
 #[tokio::test]
 async fn settings_switch_classes_off_and_allow_texts() {
     let text = "password = \"hunter2\" and https://me:s3cr3tpw@host/";
@@ -144,13 +131,10 @@ async fn a_megabyte_with_few_or_many_secrets_is_within_the_fuel() {
     let sanitiser = load(json!({}));
     let few = "the quick: brown = fox\n".repeat(1024 * 1024 / 23);
     let many = format!("{}password=\"hunter2x\" ", "x = y: z ".repeat(26)).repeat(4000);
-    for text in [few, many, "-----BEGIN PRIVATE KEY-----!".repeat(9000)] {
+    for text in [few, many, "-----BEGIN PRIVATE KEY-----!".repeat(37_000)] {
         let said = ask(&sanitiser, &text).await;
         assert!(said.result.is_ok(), "{:?}", said.result);
     }
-    // More places than the host finds: withheld, not shown.
-    let said = ask(&sanitiser, &"-----BEGIN PRIVATE KEY-----!".repeat(37_000)).await;
-    assert_eq!(said.result.unwrap_err().code, FaultCode::InputTooLarge);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! The shipped sanitiser of secrets: cloud keys, tokens, private keys and passwords become placeholders.
 //!
-//! It looks for forms in the texts itself. In a long text the host's search tells first where they can be; for a short one,
-//! of which an answer has hundreds, asking would cost more than looking.
+//! It looks for forms in the texts itself. The host's search would have to be told some kilobytes of patterns for each of the
+//! hundreds of texts that an answer has, and was measured to be no faster on long ones.
 //!
 //! Settings that it cannot read, and more secrets than an edit script may have, withhold the answer.
 #![cfg_attr(target_arch = "wasm32", no_std)]
@@ -9,18 +9,15 @@
 mod options;
 mod scan;
 
-use portcullis_policy::sanitiser::{Class, Decision, Output, Sanitiser, Span, edit, replace, withhold};
+use portcullis_policy::sanitiser::{Class, Decision, Output, Sanitiser, edit, replace, withhold};
 use portcullis_policy::settings::{Problem, Settings};
-use portcullis_policy::{String, Vec, format, host, sanitiser, settings, vec};
+use portcullis_policy::{String, Vec, host, sanitiser, settings, vec};
 
 use options::{Options, SCHEMA};
-use scan::{Found, Kind, placeholder, scan, scan_in, secret_name};
+use scan::{Found, Kind, placeholder, scan, secret_name};
 
 /// The most edits that the host takes.
 const MAX_EDITS: usize = 4096;
-
-/// From how many bytes on the host searches first.
-const LONG: usize = 16 * 1024;
 
 struct Secrets;
 
@@ -29,13 +26,12 @@ impl Sanitiser for Secrets {
         let Ok(options) = Options::read(&host::settings()) else {
             return withhold("settings-unreadable", "the settings of the sanitiser of secrets cannot be read");
         };
-        let (mut edits, mut rule, mut patterns) = (Vec::new(), None, None);
+        let (mut edits, mut rule) = (Vec::new(), None);
         for index in 0..output.targets() {
             let (Some(target), Some(text)) = (output.target(index), output.text(index)) else { continue };
             let found = match whole(&target.pointer, &text) {
                 Some(found) => vec![found],
-                None if text.len() < LONG => scan(&text),
-                None => scan_in(&text, &places(output, index, patterns.get_or_insert_with(scan::patterns))),
+                None => scan(&text),
             };
             for Found { start, end, kind } in found {
                 let allowed = text.get(start..end).is_none_or(|secret| options.allows(secret));
@@ -79,19 +75,6 @@ impl Kind {
             Self::Password => "password",
         }
     }
-}
-
-/// Where a text can have secrets, by the host's search; parts that touch are one.
-fn places(output: &Output, index: u32, patterns: &[String]) -> Vec<(usize, usize)> {
-    let mut places: Vec<(usize, usize)> = Vec::new();
-    for Span { start, end, .. } in output.find(index, patterns) {
-        let (start, end) = (start as usize, end as usize);
-        match places.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => places.push((start, end)),
-        }
-    }
-    places
 }
 
 /// The value of an object's member with a secret's name is one as a whole.

@@ -1,6 +1,6 @@
 //! Where the secrets of a text are: one pass over its bytes, linear but for a bounded look around each candidate.
 
-use super::{String, Vec, format};
+use super::Vec;
 
 /// A kind of secret that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,34 +128,14 @@ const SECRET_NAMES: &[(&[u8], Kind)] = &[
 /// A secret is found by a byte of it that texts seldom have, and from there its beginning: most bytes are looked at once, in a
 /// table.
 pub(crate) fn scan(text: &str) -> Vec<Found> {
-    look(text, |bytes, at, _done| skip(bytes, at))
-}
-
-/// The same where it is known which parts of the text can tell of a secret: in order of place, apart.
-pub(crate) fn scan_in(text: &str, parts: &[(usize, usize)]) -> Vec<Found> {
-    // How far behind a secret the next one may begin that only its end makes a word of its own.
-    const BEHIND: usize = 16;
-    let mut parts = parts.iter().peekable();
-    look(text, |bytes, at, done| {
-        if at < done + BEHIND && done > 0 {
-            return at;
-        }
-        while parts.next_if(|(_, end)| *end <= at).is_some() {}
-        parts.peek().map_or(bytes.len(), |(start, _)| at.max(*start))
-    })
-}
-
-/// Looks at the bytes that `next` leads to: from a place that need not be looked at, with the end of the last secret.
-fn look(text: &str, mut next: impl FnMut(&[u8], usize, usize) -> usize) -> Vec<Found> {
     let bytes = text.as_bytes();
     let (mut found, mut at): (Vec<Found>, usize) = (Vec::new(), 0);
     // What was found up to here; nothing before it is looked at again.
     let mut done = 0;
-    at = next(bytes, at, done);
     while let Some(&byte) = bytes.get(at) {
         let hit = match TELLS.get(usize::from(byte)) {
             Some(0) | None => {
-                at = next(bytes, at + 1, done);
+                at = skip(bytes, at + 1);
                 continue;
             }
             Some(&tells) => tell(bytes, at, done, tells),
@@ -166,40 +146,10 @@ fn look(text: &str, mut next: impl FnMut(&[u8], usize, usize) -> usize) -> Vec<F
                 done = hit.end;
                 merge(&mut found, hit);
             }
-            _ => at = next(bytes, at + 1, done),
+            _ => at = skip(bytes, at + 1),
         }
     }
     found
-}
-
-/// Patterns for the places that can tell of a secret, and for some more.
-pub(crate) fn patterns() -> Vec<String> {
-    let (mut prefixes, mut words) = (Vec::new(), Vec::new());
-    for rule in PREFIXED {
-        let text = core::str::from_utf8(rule.0).unwrap_or_default().replace('.', "\\.");
-        match rule.needs_word() {
-            true => words.push(text),
-            false => prefixes.push(text),
-        }
-    }
-    // A name's parts may be joined by `_` and `-`, wherever they are.
-    let names = SECRET_NAMES.iter().map(|(name, _)| {
-        let letters = name.iter().map(|b| String::from(char::from(*b)));
-        letters.collect::<Vec<_>>().join("[_-]*")
-    });
-    let names = names.collect::<Vec<_>>();
-    let mut all = Vec::from([
-        String::from("-----BEGIN |PuTTY-User-Key-File-|[0-9]{8}:AA"),
-        String::from("://[^/?#\"'<>`\\\\\\s]*@"),
-        String::from("(?i)(?:bearer|basic) "),
-        prefixes.join("|"),
-    ]);
-    all.push(format!("(?:^|[^0-9A-Za-z_-])(?:{})", words.join("|")));
-    // In several: a pattern may not be long.
-    for names in names.chunks(5) {
-        all.push(format!("(?i)(?:{})[\"'\\\\ \t]{{0,9}}[:=]", names.join("|")));
-    }
-    all
 }
 
 /// Returns the next byte that may tell of a secret. In steps of four: most steps see none.

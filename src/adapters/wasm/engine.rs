@@ -212,6 +212,8 @@ fn pooling(workers: usize) -> Config {
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();
     pool.pagemap_scan(if scan { Enabled::Yes } else { Enabled::No });
     pool.linear_memory_keep_resident(if scan { 1 << 20 } else { 512 << 10 });
+    // Giving a table back to the system interrupts all other cores, for what it takes no time to clear.
+    pool.table_keep_resident(limits::MAX_TABLE_ELEMENTS * size_of::<usize>());
     let mut config = reserving();
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     config

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use regex_automata::hybrid::{dfa, regex};
 use regex_automata::nfa::thompson;
+use regex_automata::util::{prefilter::Prefilter, syntax};
 use regex_automata::{Anchored, Input, MatchKind, PatternSet};
 
 use crate::model::caller::TenantId;
@@ -37,10 +38,12 @@ pub(super) const MAX_SPANS: usize = 10_000;
 
 /// A compiled list of patterns.
 pub(super) struct Patterns {
-    /// Which of them are in a text at all.
+    /// Which of those that begin with no literal are in a text at all, and their indexes.
     any: dfa::DFA,
-    /// Where each of them is.
+    slow: Vec<usize>,
+    /// Where each of them is. One that begins with literals is looked for by those, much faster than a DFA runs.
     each: Vec<regex::Regex>,
+    quick: Vec<usize>,
     /// How large all of it is, in bytes.
     size: usize,
 }
@@ -61,10 +64,14 @@ impl Patterns {
             dfa::Config::new().cache_capacity(CACHE).minimum_cache_clear_count(Some(4)).minimum_bytes_per_state(Some(8))
         };
         let (mut each, mut size) = (Vec::with_capacity(list.len()), 0_usize);
-        for pattern in list {
+        let (mut quick, mut slow) = (Vec::new(), Vec::new());
+        for (index, pattern) in list.iter().enumerate() {
             let refused = |why: &str| invalid(format!("its pattern `{}` cannot be used: {why}", shown(pattern, 64)));
+            let begins = literals(pattern).filter(Prefilter::is_fast);
+            size += begins.as_ref().map_or(0, Prefilter::memory_usage);
+            if begins.is_some() { &mut quick } else { &mut slow }.push(index);
             let built = regex::Builder::new()
-                .dfa(config())
+                .dfa(config().specialize_start_states(begins.is_some()).prefilter(begins))
                 .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_COMPILED)))
                 .build(pattern)
                 .map_err(|error| refused(&chain(&error)))?;
@@ -78,10 +85,10 @@ impl Patterns {
         let any = dfa::Builder::new()
             .configure(config().match_kind(MatchKind::All))
             .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_COMPILED_SET)))
-            .build_many(list)
+            .build_many(&slow.iter().filter_map(|index| list.get(*index)).collect::<Vec<_>>())
             .map_err(|error| invalid(format!("its patterns cannot be used together: {}", chain(&error))))?;
         size += any.get_nfa().memory_usage();
-        Ok(Self { any, each, size })
+        Ok(Self { any, slow, each, quick, size })
     }
 
     /// Finds every pattern in a text, in order of place. `may_go_on` is asked before each search.
@@ -96,12 +103,15 @@ impl Patterns {
     ) -> Result<Vec<Span>, Fault> {
         let slow = |_| Fault::new(FaultCode::Fuel, "its patterns are too involved for this text");
         may_go_on()?;
-        let mut present = PatternSet::new(self.each.len());
-        let mut cache = self.any.create_cache();
-        self.any.try_which_overlapping_matches(&mut cache, &Input::new(text), &mut present).map_err(slow)?;
+        let mut present = PatternSet::new(self.slow.len());
+        if !self.slow.is_empty() {
+            let mut cache = self.any.create_cache();
+            self.any.try_which_overlapping_matches(&mut cache, &Input::new(text), &mut present).map_err(slow)?;
+        }
         let mut spans = Vec::new();
-        for id in present.iter() {
-            let pattern = &self.each[id.as_usize()];
+        let there = present.iter().filter_map(|id| self.slow.get(id.as_usize()));
+        for &id in self.quick.iter().chain(there) {
+            let Some(pattern) = self.each.get(id) else { continue };
             let mut cache = pattern.create_cache();
             let mut input = Input::new(text).anchored(Anchored::No);
             while input.start() <= text.len() {
@@ -123,13 +133,19 @@ impl Patterns {
                     ));
                 }
                 let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-                spans.push(Span { pattern: id.as_u32(), start: place(found.start()), end: place(found.end()) });
+                spans.push(Span { pattern: place(id), start: place(found.start()), end: place(found.end()) });
                 input.set_start(found.end());
             }
         }
         spans.sort_unstable();
         Ok(spans)
     }
+}
+
+/// What a pattern begins with, as a search for literals; none where it begins with anything.
+fn literals(pattern: &str) -> Option<Prefilter> {
+    let parsed = syntax::parse(pattern).ok()?;
+    Prefilter::from_hirs_prefix(MatchKind::LeftmostFirst, &[parsed])
 }
 
 /// Compiled sets of each tenant, by the digest of the list; the one used longest ago goes first.

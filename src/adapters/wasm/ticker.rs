@@ -4,6 +4,7 @@
 //! for time in which it could not run.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -13,16 +14,13 @@ pub(super) const TICK: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    running: usize,
+    /// How many are in the sandbox. Not under the lock: every evaluation on every core passes here twice.
+    running: AtomicUsize,
     /// The thread waits for work; it does not tick.
-    idle: bool,
-    closed: bool,
+    idle: AtomicBool,
+    /// Whether the ticker is gone.
+    closed: Mutex<bool>,
+    wake: Condvar,
 }
 
 /// The ticker; its thread ends with it.
@@ -51,8 +49,12 @@ impl Ticker {
 
     /// Ticks until the guard is dropped.
     pub(super) fn tick(&self) -> Ticking<'_> {
-        self.0.state.lock().running += 1;
-        self.0.wake.notify_all();
+        self.0.running.fetch_add(1, Ordering::SeqCst);
+        // Either this sees that the thread is idle, or the thread sees that somebody runs.
+        if self.0.idle.load(Ordering::SeqCst) {
+            let _not_between_its_look_and_its_sleep = self.0.closed.lock();
+            self.0.wake.notify_all();
+        }
         Ticking(&self.0)
     }
 }
@@ -60,33 +62,32 @@ impl Ticker {
 impl Shared {
     /// Blocks while nobody is in the sandbox; false when the ticker is gone.
     fn wait_for_work(&self) -> bool {
-        let mut state = self.state.lock();
-        while state.running == 0 && !state.closed {
-            state.idle = true;
+        let mut closed = self.closed.lock();
+        self.idle.store(true, Ordering::SeqCst);
+        while self.running.load(Ordering::SeqCst) == 0 && !*closed {
             self.wake.notify_all();
-            self.wake.wait(&mut state);
+            self.wake.wait(&mut closed);
         }
-        state.idle = false;
-        !state.closed
+        self.idle.store(false, Ordering::SeqCst);
+        !*closed
     }
 }
 
 impl Drop for Ticking<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().running -= 1;
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        self.0.state.lock().closed = true;
+        *self.0.closed.lock() = true;
         self.0.wake.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     use super::*;
@@ -103,9 +104,9 @@ mod tests {
     }
 
     fn wait_until_idle(ticker: &Ticker) {
-        let mut state = ticker.0.state.lock();
-        while !state.idle || state.running > 0 {
-            ticker.0.wake.wait(&mut state);
+        let mut closed = ticker.0.closed.lock();
+        while !ticker.0.idle.load(Ordering::SeqCst) || ticker.0.running.load(Ordering::SeqCst) > 0 {
+            ticker.0.wake.wait(&mut closed);
         }
     }
 
@@ -122,7 +123,7 @@ mod tests {
         wait_until_idle(&ticker);
         assert!(count.load(Ordering::SeqCst) >= 2);
         // Idle, the thread is inside its wait: nothing can tick before somebody comes.
-        assert!(ticker.0.state.lock().idle);
+        assert!(ticker.0.idle.load(Ordering::SeqCst));
     }
 
     #[test]
