@@ -75,7 +75,7 @@ async fn r31_a_client_lists_definitions_without_what_was_removed_and_calls_the_r
     assert_eq!(first["inputSchema"]["properties"]["type"]["enum"], json!(["e [redacted: secret]"]));
     assert_eq!(list["tools"][1]["description"], "does use");
     client.call("1", r#"{"name":"files__sings","arguments":{"type":"e CANARY7"}}"#).await;
-    assert_eq!(client.answer(json!(1)).await["result"]["isError"].as_bool().unwrap_or(false), false);
+    assert_ne!(client.answer(json!(1)).await["result"]["isError"], true);
     assert_eq!(files.handed().len(), 1);
 }
 

@@ -437,7 +437,7 @@ fn assigned(bytes: &[u8], separator: usize) -> Option<Found> {
         end += 1;
     }
     let classes = [u8::is_ascii_lowercase, u8::is_ascii_uppercase, u8::is_ascii_digit, u8::is_ascii_punctuation];
-    let classes = classes.iter().filter(|of| value.iter().any(|b| of(b))).count();
+    let classes = classes.iter().filter(|of| value.iter().any(of)).count();
     let strong = length >= 6 && classes >= 2 && (value.iter().any(u8::is_ascii_digit) || classes >= 3);
     let good = match (quote, kind) {
         // A name, a call or a type stands without quotes where code is; a value of a configuration has a digit.
