@@ -31,9 +31,13 @@ use portcullis::ports::state::Moment;
 use serde_json::{Value, json};
 
 /// The shipped sanitiser's own scanner, compiled for this machine.
+#[path = "../policies/sanitise-secrets/src/rules.rs"]
+mod rules;
 #[path = "../policies/sanitise-secrets/src/scan.rs"]
 #[allow(dead_code, reason = "the component uses more of it")]
 mod scan;
+#[path = "../policies/sanitise-secrets/src/values.rs"]
+mod values;
 
 /// Sizes of arguments, in bytes.
 const SIZES: [(&str, usize); 3] = [("900 B", 900), ("64 KB", 64 << 10), ("1 MB", 1 << 20)];

@@ -7,14 +7,18 @@
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
 mod options;
+mod rules;
 mod scan;
+mod values;
 
 use portcullis_policy::sanitiser::{Class, Decision, Output, Sanitiser, edit, replace, withhold};
 use portcullis_policy::settings::{Problem, Settings};
 use portcullis_policy::{String, Vec, host, sanitiser, settings, vec};
 
 use options::{Options, SCHEMA};
-use scan::{Found, Kind, placeholder, scan, secret_name};
+use rules::Kind;
+use scan::{Found, scan, secret_name};
+use values::placeholder;
 
 /// The most edits that the host takes.
 const MAX_EDITS: usize = 4096;

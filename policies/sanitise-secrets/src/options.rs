@@ -2,13 +2,13 @@
 
 use portcullis_policy::{String, Vec, format};
 
-use crate::scan::Kind;
+use crate::rules::Kind;
 
 /// The most entries of `allow`, and the longest one in bytes.
 const MAX_ALLOW: usize = 100;
 const MAX_ENTRY: usize = 256;
 
-pub(crate) const SCHEMA: &str = r#"{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","additionalProperties":false,"properties":{"allow":{"description":"Texts that are never removed; `*` stands for any characters.","type":"array","maxItems":100,"items":{"type":"string","minLength":1,"maxLength":256}},"classes":{"description":"What is looked for. Default: all.","type":"array","uniqueItems":true,"items":{"enum":["cloud-key","token","private-key","url-password","password"]}}}}"#;
+pub(crate) const SCHEMA: &str = r#"{"type":"object","additionalProperties":false,"properties":{"allow":{"description":"Texts that are never removed; `*` stands for any characters.","type":"array","maxItems":100,"items":{"type":"string","minLength":1,"maxLength":256}},"classes":{"description":"What is looked for. Default: all.","type":"array","uniqueItems":true,"items":{"enum":["cloud-key","token","private-key","url-password","password"]}}}}"#;
 
 /// The settings as they are used.
 #[derive(Default)]

@@ -1,21 +1,8 @@
 //! Where the secrets of a text are: one pass over its bytes, linear but for a bounded look around each candidate.
 
 use super::Vec;
-
-/// A kind of secret that can be switched off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Keys of cloud accounts.
-    CloudKey,
-    /// Tokens of services, JSON web tokens, authorization headers.
-    Token,
-    /// PEM blocks and `PuTTY` files.
-    PrivateKey,
-    /// The password of `scheme://user:password@host`.
-    UrlPassword,
-    /// The value of `password = ...` and the like.
-    Password,
-}
+use super::rules::{Charset, Kind, PREFIXED, Prefixed, SECRET_NAMES, base64, name, word};
+use super::values::{code, placeholder, varied};
 
 /// The bytes of a secret.
 #[derive(Debug, Clone, Copy)]
@@ -29,99 +16,6 @@ pub(crate) struct Found {
 const NEAR: usize = 512;
 /// How long a private key may be; behind that, its end is not looked for.
 const LONGEST_KEY: usize = 64 * 1024;
-
-type Charset = fn(u8) -> bool;
-
-fn word(b: u8) -> bool {
-    b.is_ascii_alphanumeric()
-}
-fn name(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')
-}
-fn upper(b: u8) -> bool {
-    b.is_ascii_uppercase() || b.is_ascii_digit()
-}
-fn hex(b: u8) -> bool {
-    b.is_ascii_digit() || matches!(b, b'a'..=b'f')
-}
-fn base64(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'_' | b'-' | b'.')
-}
-
-/// A token that begins with words of its own: prefix, what follows, how many of them at least and at most.
-struct Prefixed(&'static [u8], Charset, usize, usize, Kind);
-
-impl Prefixed {
-    /// Which byte of the prefix tells of it: the last one, which is seldom a small letter; of `AIza` the `I`.
-    const fn told_by(&self) -> usize {
-        match self.0 {
-            b"AIza" => 1,
-            prefix => prefix.len() - 1,
-        }
-    }
-
-    /// Whether a word must begin with it: these stand inside of other words by chance.
-    fn needs_word(&self) -> bool {
-        matches!(self.0, b"sk-" | b"SK" | b"SG." | b"hf_" | b"npm_")
-    }
-
-    const fn tell(&self) -> u8 {
-        self.0[self.told_by()]
-    }
-}
-
-const PREFIXED: &[Prefixed] = &[
-    Prefixed(b"AKIA", upper, 16, 16, Kind::CloudKey),
-    Prefixed(b"ASIA", upper, 16, 16, Kind::CloudKey),
-    Prefixed(b"AIza", name, 35, 35, Kind::CloudKey),
-    Prefixed(b"ghp_", word, 36, 255, Kind::Token),
-    Prefixed(b"gho_", word, 36, 255, Kind::Token),
-    Prefixed(b"ghu_", word, 36, 255, Kind::Token),
-    Prefixed(b"ghs_", word, 36, 255, Kind::Token),
-    Prefixed(b"ghr_", word, 36, 255, Kind::Token),
-    Prefixed(b"github_pat_", name, 60, 255, Kind::Token),
-    Prefixed(b"glpat-", name, 20, 255, Kind::Token),
-    Prefixed(b"gldt-", name, 20, 255, Kind::Token),
-    Prefixed(b"glrt-", name, 20, 255, Kind::Token),
-    Prefixed(b"glcbt-", name, 20, 255, Kind::Token),
-    Prefixed(b"xoxb-", name, 20, 255, Kind::Token),
-    Prefixed(b"xoxp-", name, 20, 255, Kind::Token),
-    Prefixed(b"xoxa-", name, 20, 255, Kind::Token),
-    Prefixed(b"xoxr-", name, 20, 255, Kind::Token),
-    Prefixed(b"xoxs-", name, 20, 255, Kind::Token),
-    Prefixed(b"xapp-", name, 20, 255, Kind::Token),
-    Prefixed(b"sk_live_", word, 24, 255, Kind::Token),
-    Prefixed(b"sk_test_", word, 24, 255, Kind::Token),
-    Prefixed(b"rk_live_", word, 24, 255, Kind::Token),
-    Prefixed(b"rk_test_", word, 24, 255, Kind::Token),
-    Prefixed(b"whsec_", base64, 32, 255, Kind::Token),
-    Prefixed(b"npm_", word, 36, 36, Kind::Token),
-    Prefixed(b"pypi-", name, 60, 512, Kind::Token),
-    Prefixed(b"sk-", name, 32, 255, Kind::Token),
-    Prefixed(b"hf_", word, 34, 64, Kind::Token),
-    Prefixed(b"SG.", base64, 60, 80, Kind::Token),
-    Prefixed(b"SK", hex, 32, 32, Kind::Token),
-    Prefixed(b"ya29.", name, 30, 2048, Kind::Token),
-    Prefixed(b"GOCSPX-", name, 28, 28, Kind::Token),
-    Prefixed(b"eyJ", base64, 40, 16384, Kind::Token),
-];
-
-/// The last words of names whose values are secrets, in small letters without `_`, `-`.
-const SECRET_NAMES: &[(&[u8], Kind)] = &[
-    (b"password", Kind::Password),
-    (b"passwd", Kind::Password),
-    (b"passphrase", Kind::Password),
-    (b"pwd", Kind::Password),
-    (b"clientsecret", Kind::Password),
-    (b"secretkey", Kind::Password),
-    (b"apikey", Kind::Token),
-    (b"authtoken", Kind::Token),
-    (b"accesstoken", Kind::Token),
-    (b"refreshtoken", Kind::Token),
-    (b"secretaccesskey", Kind::CloudKey),
-    (b"accountkey", Kind::CloudKey),
-    (b"sharedaccesskey", Kind::CloudKey),
-];
 
 /// Returns the secrets of a text, in order of place and apart.
 ///
@@ -465,72 +359,4 @@ pub(crate) fn secret_name(key: &[u8]) -> Option<Kind> {
     }
     let plain = plain.get(from..)?;
     SECRET_NAMES.iter().find(|(name, _)| plain.ends_with(name)).map(|(_, kind)| *kind)
-}
-
-/// Whether an unquoted value is an expression of a programming language.
-fn code(value: &[u8]) -> bool {
-    let dotted = value.iter().filter(|b| **b == b'.').count();
-    let path = dotted > 0 && value.iter().all(|b| name(*b) || matches!(b, b'.' | b'[' | b']'));
-    value.iter().any(|b| matches!(b, b'(' | b'[' | b'{' | b'=' | b'|')) && !value.ends_with(b"=") || path
-}
-
-/// Whether a value only stands for a secret.
-pub(crate) fn placeholder(value: &[u8]) -> bool {
-    const WORDS: &[&[u8]] = &[
-        b"example",
-        b"xxxx",
-        b"your",
-        b"changeme",
-        b"change-me",
-        b"change_me",
-        b"placeholder",
-        b"redacted",
-        b"dummy",
-        b"sample",
-        b"insert",
-        b"replace",
-        b"****",
-        b"...",
-        b"todo",
-        b"<",
-        b"${",
-        b"$(",
-        b"{{",
-        b"%(",
-        b"[redacted",
-        b"process.env",
-        b"os.environ",
-        b"getenv",
-        b"not-a-real",
-        b"fake",
-    ];
-    let lower = value.to_ascii_lowercase();
-    let stands = [
-        &b"null"[..],
-        b"none",
-        b"true",
-        b"false",
-        b"undefined",
-        b"string",
-        b"password",
-        b"secret",
-        b"required",
-        b"optional",
-        b"empty",
-    ];
-    WORDS.iter().any(|word| find(&lower, word).is_some())
-        || stands.contains(&lower.as_slice())
-        || value.first().is_some_and(|b| matches!(b, b'$' | b'%' | b'[' | b'{'))
-}
-
-/// Whether a value has more than a few different characters; `aaaa` and `00000000` are none.
-fn varied(value: &[u8]) -> bool {
-    let mut seen = [false; 256];
-    for b in value {
-        if let Some(seen) = seen.get_mut(usize::from(*b)) {
-            *seen = true;
-        }
-    }
-    let kinds = seen.iter().filter(|seen| **seen).count();
-    kinds >= 3 && (value.len() < 20 || kinds >= 8)
 }
