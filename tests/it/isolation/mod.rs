@@ -1,6 +1,7 @@
 //! Whatever a component does, it is stopped, the call gets a fault with the right code, and the engine works afterwards.
 
 mod admission;
+mod circuits;
 mod handmade;
 mod mutants;
 mod neighbours;
