@@ -156,6 +156,8 @@ pub struct ServerStatus {
 /// All servers of one host.
 pub struct Fleet {
     servers: RwLock<BTreeMap<ServerName, Arc<Server>>>,
+    /// Those that are not to be run any more, by the name that they had: they may be ending still.
+    gone: Mutex<BTreeMap<ServerName, Arc<Server>>>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
     grace: Mutex<Option<Instant>>,
@@ -203,10 +205,11 @@ impl Shared {
         self.catalog.publish(live.servers.clone(), Arc::clone(&live.policies)).await;
     }
 
-    /// Publishes other policies for the same servers.
-    async fn decide_by(&self, policies: Arc<PolicySet>) {
+    /// Publishes other policies, for the servers that stay.
+    async fn decide_by(&self, policies: Arc<PolicySet>, stays: impl Fn(&ServerName, Digest) -> bool) {
         let mut live = self.live.lock().await;
         live.policies = policies;
+        live.servers.retain(|name, server| stays(name, server.config));
         self.catalog.publish(live.servers.clone(), Arc::clone(&live.policies)).await;
     }
 }
@@ -226,7 +229,13 @@ impl Fleet {
             logs: broadcast::Sender::new(LOG_BACKLOG),
             stop: CancellationToken::new(),
         });
-        let fleet = Self { servers: RwLock::default(), shared, tasks: TaskTracker::new(), grace: Mutex::new(None) };
+        let fleet = Self {
+            servers: RwLock::default(),
+            gone: Mutex::default(),
+            shared,
+            tasks: TaskTracker::new(),
+            grace: Mutex::new(None),
+        };
         fleet.run(specs, disabled);
         Arc::new(fleet)
     }
@@ -239,12 +248,15 @@ impl Fleet {
         specs: BTreeMap<ServerName, ServerSpec>,
         disabled: BTreeMap<ServerName, String>,
     ) {
-        self.shared.decide_by(policies).await;
+        // What goes is called by nobody from now on, however long its end takes.
+        let stays = |name: &ServerName, config| specs.get(name).is_some_and(|spec| spec.config == config);
+        self.shared.decide_by(policies, stays).await;
         self.run(specs, disabled);
     }
 
     fn run(&self, specs: BTreeMap<ServerName, ServerSpec>, disabled: BTreeMap<ServerName, String>) {
         let mut servers = self.servers.write();
+        let mut gone = self.gone.lock();
         let mut before = std::mem::take(&mut *servers);
         for (name, spec) in specs {
             let old = before.remove(&name);
@@ -257,7 +269,7 @@ impl Fleet {
             let new = Server::new(ServerState::Starting, spec.startup_timeout);
             let server = Server { required, local, config, stop, ..new };
             let task = supervise::run(Supervised::new(name.clone(), spec, &server, Arc::clone(&self.shared)));
-            let ended = old.map(|old| old.end());
+            let ended = old.filter(|old| old.config.is_some()).or_else(|| gone.remove(&name)).map(Server::end);
             self.tasks.spawn(async move {
                 // What the one before publishes at its end is that there is none.
                 if let Some(ended) = ended {
@@ -269,12 +281,18 @@ impl Fleet {
         }
         for (name, text) in disabled {
             if let Some(old) = before.remove(&name) {
-                self.tasks.spawn(old.end());
+                self.tasks.spawn(Arc::clone(&old).end());
+                if old.config.is_some() {
+                    gone.insert(name.clone(), old);
+                }
             }
             servers.insert(name, Arc::new(Server::new(ServerState::Disabled { text }, Duration::ZERO)));
         }
-        for gone in before.into_values() {
-            self.tasks.spawn(gone.end());
+        for (name, old) in before {
+            self.tasks.spawn(Arc::clone(&old).end());
+            if old.config.is_some() {
+                gone.insert(name, old);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! was kept for too long.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -61,11 +62,17 @@ impl Watch {
     /// Reads the configuration again and puts it in force. None: the host is gone.
     async fn reload(mut self) -> Option<Self> {
         let reading = tokio::task::spawn_blocking(move || {
-            let loaded = self.reloader.load(std::time::Instant::now());
+            let read = AssertUnwindSafe(|| self.reloader.load(std::time::Instant::now()));
+            let loaded = catch_unwind(read).ok();
             (self, loaded)
         });
         // Broken off only with the runtime itself.
         let (watch, loaded) = reading.await.ok()?;
+        let Some(loaded) = loaded else {
+            // A defect of ours. Watching goes on: the next change may be read well, and must not be missed.
+            tracing::error!("reading the changed configuration ended by a defect; what was in force stays in force");
+            return Some(watch);
+        };
         let host = watch.host.upgrade()?;
         let Loaded { resolved, policies, kept, needs_restart } = loaded;
         if needs_restart {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::fakes::bench::{failed, said};
 use crate::fakes::house::{House, STARTUP, call, spec};
+use crate::fakes::policy::Policies;
 use crate::fakes::server::{FakeServer, How, Start, tool, tool_with};
 use crate::fakes::{Gate, Journal};
 
@@ -485,4 +486,29 @@ async fn stopping_waits_for_no_server_that_starts_rests_or_lists() {
     house.host.shutdown(Duration::from_secs(60)).await;
     assert_eq!(Instant::now(), begun);
     assert_eq!(listing.open_connections(), 0);
+}
+
+#[tokio::test]
+async fn r19_a_server_that_is_disabled_is_called_by_nobody_and_comes_back_when_it_is_enabled_again() {
+    let (files, mail) = (
+        FakeServer::new("files", &Journal::default(), vec![tool("write")]),
+        FakeServer::new("mail", &Journal::default(), vec![tool("send")]),
+    );
+    let house = House::of(&[&files, &mail]);
+    house.lists(&["files/write", "mail/send"]).await;
+    let specs = |names: &[&str]| {
+        let all = [("files", spec(&files)), ("mail", spec(&mail))];
+        let some = all.into_iter().filter(|(name, _)| names.contains(name));
+        some.map(|(name, spec)| (ServerName::parse(name).unwrap(), spec)).collect::<BTreeMap<_, _>>()
+    };
+    let off: BTreeMap<_, _> = [(ServerName::parse("files").unwrap(), "off".to_owned())].into();
+    let policies = || Policies::open(&["files", "mail"]).finish();
+    house.host.reconfigure(policies(), specs(&["mail"]), off, Vec::new()).await;
+    assert_eq!(house.listed(), ["mail/send"], "what is disabled is gone at once");
+    assert!(matches!(house.state("files"), ServerState::Disabled { .. }));
+    house.host.reconfigure(policies(), specs(&["files", "mail"]), BTreeMap::new(), Vec::new()).await;
+    house.lists(&["files/write", "mail/send"]).await;
+    house.host.fleet().settle_fully().await;
+    assert_eq!(house.state("files"), ServerState::Ready);
+    assert_eq!(house.listed(), ["files/write", "mail/send"]);
 }
