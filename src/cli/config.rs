@@ -5,7 +5,7 @@ use portcullis::config::policy_ref::PolicyEntry;
 use portcullis::config::server::Transport;
 use portcullis::config::show::{Shown, effective};
 use portcullis::config::{LayerState, LayerStatus, Problem, Resolved};
-use portcullis::host::wire;
+use portcullis::host::entries;
 use portcullis::model::layer::LayerRef;
 use portcullis::model::text::shown;
 use portcullis::ports::approval::PolicySet;
@@ -40,7 +40,7 @@ pub(crate) fn check(global: &Global) -> Result<Exit, Trouble> {
     let mut resolved = setup::resolve(global, &places);
     let engine =
         Engine::with_options(setup::options(&places)?).map_err(|error| Trouble::from_error(Exit::Failed, &error))?;
-    let unusable = unusable(&resolved, &wire::policies(&resolved, places.user, &engine));
+    let unusable = unusable(&resolved, &entries::policies(&resolved, places.user, &engine));
     resolved.problems.extend(unusable);
     let wrong = resolved.problems.len().max(resolved.refusals.len());
     match global.format {
@@ -126,7 +126,7 @@ fn human(resolved: &Resolved, values: &[Shown]) -> String {
 fn problems(resolved: &Resolved, width: usize) -> String {
     let mut out = String::new();
     for refusal in &resolved.refusals {
-        out.push_str(&field(0, "refusal:", &shown(refusal, 1000), width));
+        out.push_str(&field(0, "refusal:", &shown(&refusal.text, 1000), width));
     }
     for warning in &resolved.warnings {
         out.push_str(&field(0, "warning:", &shown(&warning.to_string(), 1000), width));

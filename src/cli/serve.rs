@@ -28,7 +28,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
     // Ends with the host, or when serving ends.
-    tokio::spawn(Watch::new(&host, reloader, logins).run(shutdown.clone()));
+    tokio::spawn(Watch::new(&host, reloader, &resolved, logins).run(shutdown.clone()));
     tokio::spawn(warn(Arc::clone(&host), resolved, shutdown.clone()));
     let options = ServeOptions { shutdown, ..ServeOptions::default() };
     let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;

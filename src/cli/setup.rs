@@ -70,19 +70,19 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
         })
     };
     let loaded = loading.await.map_err(|error| Trouble::caused(Exit::Failed, "loading was broken off", &error))?;
-    let (reloader, Loaded { resolved, policies, .. }) =
+    let (reloader, Loaded { resolved, policies, calls, .. }) =
         loaded.map_err(|error| Trouble::caused(Exit::Failed, "the policy sandbox cannot start", &error))?;
-    let told = |problem: &&Problem| resolved.refusals.iter().any(|refusal| refusal.contains(&problem.message));
+    let told = |problem: &&Problem| resolved.refusals.iter().any(|refusal| refusal.text.contains(&problem.message));
     for problem in resolved.problems.iter().filter(|problem| !told(problem)).chain(&resolved.warnings) {
         render::talk(&format!("{}: {problem}", render::styled(render::WARN, "warning")));
     }
     for refusal in &resolved.refusals {
-        render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(refusal, 1000)));
+        render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(&refusal.text, 1000)));
     }
     let recorder = recorder(global)?;
     let state = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
     let logins = local_logins(&places);
-    let parts = wire::host_parts(&resolved, policies, recorder, logins.as_ref(), state);
+    let parts = wire::host_parts(&resolved, policies, &calls, recorder, logins.as_ref(), state);
     Ok(Wired { resolved: Arc::new(resolved), parts, reloader, logins })
 }
 

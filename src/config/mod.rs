@@ -45,4 +45,4 @@ mod unknown;
 pub use discover::{EmbeddedLayer, Places, SessionSources};
 pub use found::Found;
 pub use problem::Problem;
-pub use stack::{LayerState, LayerStatus, Resolved, load, resolve};
+pub use stack::{EveryCall, LayerState, LayerStatus, Resolved, load, resolve};

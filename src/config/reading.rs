@@ -13,7 +13,7 @@ use super::lock::{LayerLock, Lock};
 use super::parse::{LayerFile, parse};
 use super::problem::Problem;
 use super::requirements;
-use super::stack::{Layer, LayerState, LayerStatus};
+use super::stack::{EveryCall, Layer, LayerState, LayerStatus};
 use super::trust::{Standing, TrustStore, TrustedProject};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -27,7 +27,7 @@ pub(super) struct Reading<'a> {
     locks: BTreeMap<PathBuf, Result<Option<Lock>, String>>,
     pub(super) layers: Vec<Layer>,
     pub(super) statuses: Vec<LayerStatus>,
-    pub(super) refusals: Vec<String>,
+    pub(super) refusals: Vec<EveryCall>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -58,12 +58,14 @@ impl<'a> Reading<'a> {
         match &candidate.content {
             // R7: what a project no longer says still holds if the user trusted it.
             Content::Absent => match self.record(candidate) {
-                Some(record) => self.changed(candidate, None, "its file went away".to_owned(), record),
-                None => self.status(candidate, None, LayerState::Absent),
+                Ok(Some(record)) => self.changed(candidate, None, "its file went away".to_owned(), record),
+                Ok(None) => self.status(candidate, None, LayerState::Absent),
+                Err(why) => self.unknown(candidate, None, why),
             },
             Content::Broken(why) => match self.record(candidate) {
-                Some(record) => self.changed(candidate, None, format!("its file cannot be read ({why})"), record),
-                None => self.broken(candidate, None, why.clone(), vec![]),
+                Ok(Some(record)) => self.changed(candidate, None, format!("its file cannot be read ({why})"), record),
+                Ok(None) => self.broken(candidate, None, why.clone(), vec![]),
+                Err(why) => self.unknown(candidate, None, why),
             },
             Content::Text(text, digest) => {
                 let (text, digest) = (text.as_str(), *digest);
@@ -105,13 +107,22 @@ impl<'a> Reading<'a> {
                 self.problems.push(Problem::of_layer(&candidate.layer, message));
                 self.status(candidate, Some(digest), LayerState::Untrusted);
             }
-            Standing::Unknown(why) => {
-                // What the user trusted may restrict: without the record nobody knows, so nothing runs (R8).
-                let refusal = "all calls are refused, because it cannot be told whether the project layer is trusted";
-                self.refusals.push(format!("{refusal}: {why}"));
-                self.status(candidate, Some(digest), LayerState::Broken(why));
-            }
+            Standing::Unknown(why) => self.unknown(candidate, Some(digest), why),
             Standing::Changed { what, record } => self.changed(candidate, Some(digest), what, record),
+        }
+    }
+
+    /// What the user trusted may restrict: without the record nobody knows, so nothing runs (R8).
+    fn unknown(&mut self, candidate: &Candidate, digest: Option<Digest>, why: String) {
+        let refusal = "all calls are refused, because it cannot be told whether the project layer is trusted";
+        self.refuse(&candidate.layer, "layer-unreadable", format!("{refusal}: {why}"));
+        self.status(candidate, digest, LayerState::Broken(why));
+    }
+
+    /// Notes a reason to refuse every call, once: several layers may have the same.
+    fn refuse(&mut self, layer: &LayerRef, rule: &'static str, text: String) {
+        if !self.refusals.iter().any(|known| known.text == text) {
+            self.refusals.push(EveryCall { layer: layer.clone(), rule, text });
         }
     }
 
@@ -137,16 +148,26 @@ impl<'a> Reading<'a> {
     fn changed(&mut self, candidate: &Candidate, digest: Option<Digest>, what: String, record: TrustedProject) {
         let message = format!("{what} since this project was trusted; until it is trusted again it only restricts");
         self.problems.push(Problem::of_layer(&candidate.layer, &message));
-        if let Ok(file) = parse(record.text(), &candidate.layer) {
-            let layer = self.layer(candidate, file, Some(record));
-            self.layers.push(Layer { defines: false, may_allow: false, ..layer });
+        match parse(record.text(), &candidate.layer) {
+            Ok(file) => {
+                let layer = self.layer(candidate, file, Some(record));
+                self.layers.push(Layer { defines: false, may_allow: false, ..layer });
+            }
+            // An older version took it: what it restricts is not known any more, so nothing runs (R8).
+            Err(found) => {
+                let why = found.first().map(ToString::to_string).unwrap_or_default();
+                let refusal = "all calls are refused, because what was trusted of the project layer cannot be read";
+                let text = format!("{refusal}: {why}; trust the project again by `portcullis trust`");
+                self.refuse(&candidate.layer, "layer-unreadable", text);
+            }
         }
         self.status(candidate, digest, LayerState::Changed(what));
     }
 
-    fn record(&mut self, candidate: &Candidate) -> Option<TrustedProject> {
-        let file = candidate.layer.file().filter(|_| candidate.layer.kind() == LayerKind::Project)?.to_owned();
-        self.store().ok()?.get(&file).cloned()
+    fn record(&mut self, candidate: &Candidate) -> Result<Option<TrustedProject>, String> {
+        let file = candidate.layer.file().filter(|_| candidate.layer.kind() == LayerKind::Project);
+        let Some(file) = file.map(ToOwned::to_owned) else { return Ok(None) };
+        Ok(self.store()?.get(&file).cloned())
     }
 
     fn store(&mut self) -> Result<TrustStore, String> {
@@ -201,7 +222,8 @@ impl<'a> Reading<'a> {
     fn broken(&mut self, candidate: &Candidate, digest: Option<Digest>, why: String, found: Vec<Problem>) {
         if candidate.layer.kind() != LayerKind::Project || candidate.users {
             let kind = candidate.layer.kind().as_str();
-            self.refusals.push(format!("all calls are refused, because the {kind} layer cannot be read: {why}"));
+            let text = format!("all calls are refused, because the {kind} layer cannot be read: {why}");
+            self.refuse(&candidate.layer, "layer-unreadable", text);
         }
         if found.is_empty() {
             self.problems.push(Problem::of_layer(&candidate.layer, &why));
@@ -226,7 +248,9 @@ impl<'a> Reading<'a> {
         {
             let by = layer.reference.kind().as_str();
             let message = "all calls are refused, because there is no managed layer in force and the";
-            self.refusals.push(format!("{message} {by} layer sets `require_managed`"));
+            // What is missing is the managed layer itself.
+            let text = format!("{message} {by} layer sets `require_managed`");
+            self.refuse(&LayerRef::new(LayerKind::Managed), "managed-required", text);
         }
     }
 }

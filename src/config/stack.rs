@@ -37,7 +37,7 @@ pub struct Resolved {
     /// Every place where a layer was looked for, weak to strong, and what became of it.
     pub layers: Vec<LayerStatus>,
     /// Why every call is refused; empty when calls are not.
-    pub refusals: Vec<String>,
+    pub refusals: Vec<EveryCall>,
     /// What is wrong without refusing every call.
     pub problems: Vec<Problem>,
     /// The servers, disabled ones included.
@@ -141,6 +141,30 @@ pub struct LayerStatus {
     pub lines: Arc<BTreeMap<String, usize>>,
 }
 
+/// A reason to refuse every call (R8). Serialises as its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct EveryCall {
+    /// The layer that it is about.
+    pub layer: LayerRef,
+    /// The rule: `layer-unreadable` or `managed-required`.
+    pub rule: &'static str,
+    /// The reason, for people.
+    pub text: String,
+}
+
+impl From<EveryCall> for String {
+    fn from(refusal: EveryCall) -> Self {
+        refusal.text
+    }
+}
+
+impl std::fmt::Display for EveryCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// What became of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "state", content = "why")]
@@ -210,7 +234,7 @@ fn merge(
     layers: &[Layer],
     sources: Vec<Source>,
     statuses: Vec<LayerStatus>,
-    refusals: Vec<String>,
+    refusals: Vec<EveryCall>,
     mut problems: Vec<Problem>,
     places: &Places,
 ) -> Resolved {

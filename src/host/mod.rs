@@ -1,6 +1,7 @@
 //! The host: everything wired together. One process, many sessions.
 
 mod aside;
+pub mod entries;
 pub mod fleet;
 mod http_server;
 pub mod network;

@@ -11,11 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::wire::{Files, policies_of};
+use super::entries::{Files, policies_of};
+use super::wire::places_of_calls;
 use crate::adapters::wasm::Engine;
 use crate::config::{Found, Places, Resolved, SessionSources, resolve};
 use crate::model::layer::LayerRef;
 use crate::model::verdict::Fault;
+use crate::pipeline::admit::slots::Slots;
 use crate::ports::approval::{Bound, PolicySet};
 
 /// How long a layer that cannot be used is kept as it was.
@@ -30,6 +32,7 @@ pub struct Reloader {
     kept: BTreeMap<LayerRef, Kept>,
     read_from: BTreeSet<PathBuf>,
     fixed: Option<String>,
+    calls: Option<Slots>,
 }
 
 /// The files of every policy, by layer and key.
@@ -65,6 +68,8 @@ pub struct Loaded {
     pub kept: Vec<Kept>,
     /// Whether something changed that a running host does not take up: how tools are named, and bounds on all calls.
     pub needs_restart: bool,
+    /// The places of all calls together: those of the first reading.
+    pub calls: Slots,
 }
 
 impl Reloader {
@@ -79,6 +84,7 @@ impl Reloader {
             kept: BTreeMap::new(),
             read_from: BTreeSet::new(),
             fixed: None,
+            calls: None,
         }
     }
 
@@ -109,7 +115,8 @@ impl Reloader {
         self.note(&layers, &found, &bad, files, now);
         let fixed = format!("{:?} {:?}", resolved.gateway, resolved.limits);
         let needs_restart = self.fixed.replace(fixed.clone()).is_some_and(|before| before != fixed);
-        Loaded { resolved, policies, kept: self.kept.values().cloned().collect(), needs_restart }
+        let calls = self.calls.get_or_insert_with(|| places_of_calls(&resolved)).clone();
+        Loaded { resolved, policies, kept: self.kept.values().cloned().collect(), needs_restart, calls }
     }
 
     /// Returns the files and folders that the last reading was from, and those where something might appear.

@@ -19,6 +19,7 @@ use super::Host;
 use super::reload::{Loaded, Reloader};
 use super::wire;
 use crate::adapters::oauth::Logins;
+use crate::config::Resolved;
 
 /// How long nothing may change before the configuration is read.
 const QUIET: Duration = Duration::from_millis(200);
@@ -32,13 +33,16 @@ pub struct Watch {
     host: Weak<Host>,
     reloader: Reloader,
     logins: Option<Logins>,
+    /// What was wrong at the last reading: said once.
+    said: BTreeSet<(Level, String)>,
 }
 
 impl Watch {
-    /// Takes over the reloader that `host` was made with.
+    /// Takes over the reloader that `host` was made with. What is wrong with `first`, the configuration that it read then, whoever
+    /// made the host has said already.
     #[must_use]
-    pub fn new(host: &Arc<Host>, reloader: Reloader, logins: Option<Logins>) -> Self {
-        Self { host: Arc::downgrade(host), reloader, logins }
+    pub fn new(host: &Arc<Host>, reloader: Reloader, first: &Resolved, logins: Option<Logins>) -> Self {
+        Self { host: Arc::downgrade(host), reloader, logins, said: said_of(first) }
     }
 
     /// Watches until the host is gone or `stop` is cancelled.
@@ -67,32 +71,47 @@ impl Watch {
             (self, loaded)
         });
         // Broken off only with the runtime itself.
-        let (watch, loaded) = reading.await.ok()?;
+        let (mut watch, loaded) = reading.await.ok()?;
         let Some(loaded) = loaded else {
             // A defect of ours. Watching goes on: the next change may be read well, and must not be missed.
             tracing::error!("reading the changed configuration ended by a defect; what was in force stays in force");
             return Some(watch);
         };
         let host = watch.host.upgrade()?;
-        let Loaded { resolved, policies, kept, needs_restart } = loaded;
+        let Loaded { resolved, policies, kept, needs_restart, calls } = loaded;
         if needs_restart {
             tracing::warn!("`[gateway]` or `[limits]` changed; that counts from the next start of the host");
         }
-        let (servers, disabled) = wire::servers(&resolved, watch.logins.as_ref());
+        let (servers, disabled) = wire::servers(&resolved, watch.logins.as_ref(), &calls);
         let before = host.catalog().current().policies().digest;
         let after = policies.digest;
         host.reconfigure(policies, servers, disabled, kept).await;
         if before != after {
             tracing::info!(policy_set = %after.0, "the configuration changed");
-            for problem in resolved.problems.iter().chain(&resolved.warnings) {
-                tracing::warn!(%problem, "in the configuration");
-            }
-            for refusal in &resolved.refusals {
-                tracing::error!(refusal, "in the configuration");
+        }
+        let said = said_of(&resolved);
+        for (level, text) in said.difference(&watch.said) {
+            match level {
+                Level::Refusal => tracing::error!(text, "in the configuration: every call is refused"),
+                Level::Problem => tracing::warn!(text, "in the configuration"),
             }
         }
+        watch.said = said;
         Some(watch)
     }
+}
+
+/// How bad something is that the configuration says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Problem,
+    Refusal,
+}
+
+fn said_of(resolved: &Resolved) -> BTreeSet<(Level, String)> {
+    let problems =
+        resolved.problems.iter().chain(&resolved.warnings).map(|problem| (Level::Problem, problem.to_string()));
+    problems.chain(resolved.refusals.iter().map(|refusal| (Level::Refusal, refusal.text.clone()))).collect()
 }
 
 /// Waits for a change and then until nothing changes any more, at most [`GATHER`].

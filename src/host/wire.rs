@@ -9,7 +9,6 @@
 //! [`Host::start`](super::Host::start).
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -18,7 +17,6 @@ use tokio::time::Instant;
 use super::HostParts;
 use super::fleet::{BackOff, ServerSpec};
 use super::http_server::{ConfiguredHttp, Login};
-use super::policies::{ComponentSpec, connector_spec, policy_set, unreadable};
 use crate::adapters::clock::SystemClock;
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
@@ -28,33 +26,20 @@ use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
-use crate::adapters::wasm::{Class, Engine, Limits, builtin};
-use crate::config::apps::AppSettings;
-use crate::config::builtin::Builtin;
-use crate::config::data::{DataError, DataFiles, read_data};
 use crate::config::file::Names as NameStyle;
-use crate::config::matcher::Matcher;
-use crate::config::policy_keys::{KindName, LimitsClass, PolicyLimitsTable};
-use crate::config::policy_ref::{ComponentBytes, ComponentError, PolicyEntry, read_component};
-use crate::config::requirements::Unmet;
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::{Exposure, RestartWhen};
-use crate::config::stack::LayerState;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::config::{Places, Resolved};
-use crate::model::digest::Digest;
 use crate::model::here::is_loopback;
-use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
-use crate::model::tool::ServerIdentity;
-use crate::model::verdict::{Fault, FaultCode, Reason, Refusal, RuleId, Source};
 use crate::pipeline::admit::catalog::{Names, ServerView};
 use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
 use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
-use crate::ports::approval::{Kind, Matches, PolicySet};
+use crate::ports::approval::PolicySet;
 use crate::ports::recorder::Recorder;
 use crate::ports::state::PolicyState;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
@@ -79,17 +64,18 @@ pub fn open_state(places: &Places) -> Result<Arc<dyn PolicyState>, NoState> {
     Ok(Arc::new(sqlite::open(folder, places.user)?))
 }
 
-/// Describes a host: its servers, and what decides about their calls. `logins` gives tokens to HTTP servers; `state` keeps what
+/// Describes a host: its servers, and what decides about their calls. `calls` are the places of all calls together; `logins` gives tokens to HTTP servers; `state` keeps what
 /// components know of earlier calls. What is wrong with single entries is in the parts.
 #[must_use]
 pub fn host_parts(
     resolved: &Resolved,
     policies: PolicySet,
+    calls: &Slots,
     recorder: Arc<dyn Recorder>,
     logins: Option<&Logins>,
     state: Arc<dyn PolicyState>,
 ) -> HostParts {
-    let (servers, disabled) = servers(resolved, logins);
+    let (servers, disabled) = servers(resolved, logins, calls);
     HostParts {
         policies,
         names: names(resolved),
@@ -103,67 +89,10 @@ pub fn host_parts(
     }
 }
 
-/// What a policy's files held when they were read.
-#[derive(Debug, Clone)]
-pub(super) struct Files {
-    pub(super) component: Result<Arc<ComponentBytes>, Fault>,
-    pub(super) data: Result<Option<Arc<DataFiles>>, Fault>,
-}
-
-impl Files {
-    /// Reads them, each once; `user` is whose they must be (R6).
-    pub(super) fn read(entry: &PolicyEntry, user: u32) -> Self {
-        let component = match entry.builtin {
-            Some(builtin) => own(entry, builtin),
-            None => read_component(entry, user),
-        };
-        Self {
-            component: component.map(Arc::new).map_err(|error| fault(entry, &error)),
-            data: read_data(entry, user).map(|files| files.map(Arc::new)).map_err(|error| data_fault(entry, &error)),
-        }
-    }
-
-    /// The same files under an entry that may demand more of them by now.
-    pub(super) fn under(&self, entry: &PolicyEntry) -> Self {
-        let check = |read: &ComponentBytes| match entry.builtin {
-            Some(_) => entry.check_builtin(read.digest),
-            None => entry.check(read),
-        };
-        let checked =
-            |read: &Arc<ComponentBytes>| check(read).map(|()| Arc::clone(read)).map_err(|error| fault(entry, &error));
-        Self { component: self.component.as_ref().map_err(Clone::clone).and_then(checked), data: self.data.clone() }
-    }
-}
-
-/// A component that comes with the program.
-fn own(entry: &PolicyEntry, which: Builtin) -> Result<ComponentBytes, ComponentError> {
-    let bytes = match which {
-        Builtin::SanitiseSecrets => builtin::SANITISE_SECRETS.to_vec(),
-    };
-    let read = ComponentBytes { digest: Digest::of(&bytes), bytes, signature: None };
-    entry.check_builtin(read.digest).map(|()| read)
-}
-
-/// Loads every policy of the configuration. Blocks while it compiles.
+/// The places of all calls together; one lot for a host's whole life.
 #[must_use]
-pub fn policies(resolved: &Resolved, user: u32, engine: &Engine) -> PolicySet {
-    policies_of(resolved, engine, |entry| Files::read(entry, user))
-}
-
-/// The same, from files that whoever calls has.
-pub(super) fn policies_of(
-    resolved: &Resolved,
-    engine: &Engine,
-    mut files: impl FnMut(&PolicyEntry) -> Files,
-) -> PolicySet {
-    let specs = resolved.policies.iter().map(|entry| component(entry, files(entry))).collect();
-    let apps = resolved.apps.iter().map(connector_baseline).collect();
-    policy_set(engine, specs, apps, resolved.postures.clone(), refusals(resolved), resolved.digest)
-}
-
-/// What one layer says about Apps, as the built-in connector policy answers it.
-fn connector_baseline(apps: &AppSettings) -> ComponentSpec {
-    ComponentSpec { settings: apps.settings.clone(), may_allow: apps.may_allow, ..connector_spec(apps.layer.clone()) }
+pub fn places_of_calls(resolved: &Resolved) -> Slots {
+    Slots::new(usize::try_from(resolved.limits.concurrent_calls.value).unwrap_or(usize::MAX))
 }
 
 /// How a tool's answer is shown to a model: the configuration's limits for its text.
@@ -174,111 +103,6 @@ pub fn model_view(resolved: &Resolved, tool: &ToolRef) -> ModelViewOptions {
     let truncation =
         limit.map_or_else(Policy::default, |limit| Policy::Tokens(usize::try_from(limit).unwrap_or(usize::MAX)));
     ModelViewOptions { truncation, ..ModelViewOptions::default() }
-}
-
-fn component(entry: &PolicyEntry, files: Files) -> ComponentSpec {
-    ComponentSpec {
-        layer: entry.layer.clone(),
-        name: entry.name.clone(),
-        place: Some(entry.place()),
-        bytes: files.component.map(|read| read.bytes.clone()),
-        pin: entry.sha256,
-        settings: entry.settings.clone(),
-        limits: limits(entry.limits, entry.most),
-        data: files.data,
-        may_allow: entry.may_allow,
-        on_failure: entry.on_failure,
-        observe: entry.observe,
-        matches: Arc::new(Asked(entry.matcher.clone())),
-    }
-}
-
-fn data_fault(entry: &PolicyEntry, error: &DataError) -> Fault {
-    let code = match error {
-        DataError::Locked(_) => FaultCode::Digest,
-        DataError::Open(_) | DataError::Link(_) | DataError::Name(_) | DataError::TooMuch(_) => FaultCode::Missing,
-    };
-    Fault::new(code, format!("{}: {}", entry.place(), chain(error)))
-}
-
-fn fault(entry: &PolicyEntry, error: &ComponentError) -> Fault {
-    let mut text = chain(error);
-    // What is wrong with the entry itself names its own line already.
-    if !matches!(error, ComponentError::Broken(_)) {
-        text.insert_str(0, &format!("{}: ", entry.place()));
-    }
-    match error {
-        ComponentError::Locked(_)
-        | ComponentError::Digest { .. }
-        | ComponentError::Unmet { unmet: Unmet::Digest(..), .. } => Fault::new(FaultCode::Digest, text),
-        ComponentError::Unmet { unmet: Unmet::Signature(..), .. } => Fault::new(FaultCode::Signature, text),
-        ComponentError::Broken(_) => Fault::new(FaultCode::Settings, text),
-        ComponentError::Missing(_) | ComponentError::Unusable(_) => unreadable(text),
-    }
-}
-
-/// Says an error and its causes.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {}", chain(cause)),
-        None => error.to_string(),
-    }
-}
-
-fn limits(table: PolicyLimitsTable, most: PolicyLimitsTable) -> Limits {
-    let defaults = Limits::of(match table.class.unwrap_or_default() {
-        LimitsClass::Standard => Class::Native,
-        LimitsClass::Script => Class::Script,
-    });
-    let mebibytes = |n: u32| usize::try_from(n).unwrap_or(usize::MAX).saturating_mul(1024 * 1024);
-    let milliseconds = |ms: u32| std::time::Duration::from_millis(ms.into());
-    let (time, memory) = (table.time_ms.map(milliseconds), table.memory_mib.map(mebibytes));
-    let (time, memory) = (time.unwrap_or(defaults.time), memory.unwrap_or(defaults.memory));
-    Limits {
-        time: most.time_ms.map_or(time, |most| time.min(milliseconds(most))),
-        memory: most.memory_mib.map_or(memory, |most| memory.min(mebibytes(most))),
-        ..defaults
-    }
-}
-
-/// The configuration's matcher, as the decision asks it.
-#[derive(Debug)]
-struct Asked(Matcher);
-
-impl Matches for Asked {
-    fn matches(&self, kind: Kind, tool: &ToolRef, identity: ServerIdentity) -> bool {
-        let kind = match kind {
-            Kind::Tool => KindName::Tool,
-            Kind::Read => KindName::Read,
-            Kind::Prompt => KindName::Prompt,
-            Kind::Completion => KindName::Completion,
-            Kind::Reply => KindName::Reply,
-        };
-        self.0.matches(kind, &tool.server, &tool.tool, identity)
-    }
-}
-
-/// R8: each reason to refuse every call becomes a refusal of its layer.
-fn refusals(resolved: &Resolved) -> Vec<Refusal> {
-    let refusal = |text: &String| {
-        let broken = resolved.layers.iter().find(|status| match &status.state {
-            LayerState::Broken(why) => text.contains(why.as_str()),
-            LayerState::Applied
-            | LayerState::Absent
-            | LayerState::Untrusted
-            | LayerState::Refused(_)
-            | LayerState::Changed(_) => false,
-        });
-        let (layer, rule) = match broken {
-            Some(status) => (status.layer.clone(), "layer-unreadable"),
-            None if !text.contains("`require_managed`") => (LayerRef::new(LayerKind::Builtin), "layer-unreadable"),
-            // What is missing is the managed layer itself.
-            None => (LayerRef::new(LayerKind::Managed), "managed-required"),
-        };
-        let reason = Reason { rule: RuleId::parse(rule), text: text.clone() };
-        Refusal { source: Source { layer, component: "host".into(), digest: None }, reason, fault: None }
-    };
-    resolved.refusals.iter().map(refusal).collect()
 }
 
 fn names(resolved: &Resolved) -> Names {
@@ -294,16 +118,16 @@ fn names(resolved: &Resolved) -> Names {
 pub(super) fn servers(
     resolved: &Resolved,
     logins: Option<&Logins>,
+    all: &Slots,
 ) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
     let (mut run, mut disabled) = (BTreeMap::new(), BTreeMap::new());
-    let all = Slots::new(usize::try_from(resolved.limits.concurrent_calls.value).unwrap_or(usize::MAX));
     for (name, server) in &resolved.servers {
         match &server.enabled {
-            Ok(()) => _ = run.insert(name.clone(), spec(server, &all, logins)),
+            Ok(()) => _ = run.insert(name.clone(), spec(server, all, logins)),
             // What the host must not start without counts as failed, unless somebody switched it off on purpose.
             Err(why) if server.required && !server.is_switched_off() => {
                 let upstream = Arc::new(Unsupported(why.clone()));
-                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, &all, logins) });
+                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, all, logins) });
             }
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
@@ -445,6 +269,8 @@ impl Upstream for Unsupported {
 mod tests {
     use super::*;
     use crate::config::{EmbeddedLayer, Places, SessionSources, load};
+    use crate::model::digest::Digest;
+    use crate::model::layer::LayerKind;
 
     fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
         let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
@@ -454,22 +280,6 @@ mod tests {
         });
         let session = SessionSources { embedded: embedded.collect(), ..SessionSources::default() };
         load(&Places::nowhere(), &session)
-    }
-
-    #[test]
-    fn r8_a_layer_that_cannot_be_read_becomes_a_refusal_of_that_layer() {
-        let refusals = refusals(&resolved(&[(LayerKind::Organisation, "nonsense = 1"), (LayerKind::User, "")]));
-        let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
-        assert_eq!(refusal.source.to_string(), "organisation/host");
-        assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("layer-unreadable"));
-        assert!(refusal.reason.text.contains("`nonsense`"), "{}", refusal.reason.text);
-    }
-
-    #[test]
-    fn r8_a_managed_layer_that_is_required_and_absent_is_a_refusal_too() {
-        let refusals = refusals(&resolved(&[(LayerKind::System, "require_managed = true")]));
-        let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
-        assert_eq!(refusal.reason.rule.as_ref().map(RuleId::as_str), Some("managed-required"));
     }
 
     #[tokio::test]
@@ -496,23 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn a_component_that_cannot_be_read_is_in_the_set_as_its_fault() {
-        let text = "[[policies]]\nname = \"a\"\ncomponent = \"no-such-component.wasm\"\n\
-                    [[policies]]\nname = \"b\"\ncomponent = 7\n";
-        let resolved = resolved(&[(LayerKind::User, text)]);
-        let engine = Engine::on_demand().unwrap();
-        let set = policies(&resolved, rustix::process::getuid().as_raw(), &engine);
-        let codes: Vec<_> =
-            set.components.iter().map(|c| (&*c.source.component, c.component.as_ref().err().map(|f| f.code))).collect();
-        assert_eq!(codes, [("a", Some(FaultCode::Missing)), ("b", Some(FaultCode::Settings))]);
-    }
-
-    #[test]
     fn a_servers_table_reaches_its_spec() {
         let text = "[mcp_servers.s]\ncommand = \"sh\"\nrequired = true\ntool_timeout_sec = 1.5\nmessage_limit = 2048\n\
                     disabled_tools = [\"x\"]\n[mcp_servers.s.restart]\nwhen = \"never\"\nfirst_delay_ms = 20\n\
                     [mcp_servers.off]\ncommand = \"sh\"\nenabled = false\n";
-        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]), None);
+        let (run, disabled) = servers(&resolved(&[(LayerKind::User, text)]), None, &Slots::new(1));
         let spec = &run[&ServerName::parse("s").unwrap()];
         assert!(spec.required && !spec.back_off.restarts);
         assert_eq!(spec.back_off.first.as_millis(), 20);
@@ -526,7 +324,7 @@ mod tests {
         let text = "[mcp_servers.child]\ncommand = \"sh\"\n[mcp_servers.here]\nurl = \"http://127.0.0.1:1/\"\n\
                     [mcp_servers.web]\nurl = \"https://a.example/\"\n\
                     [mcp_servers.near]\nurl = \"https://a.localhost/\"\n";
-        let (run, _) = servers(&resolved(&[(LayerKind::User, text)]), None);
+        let (run, _) = servers(&resolved(&[(LayerKind::User, text)]), None, &Slots::new(1));
         let local: Vec<_> = run.iter().map(|(name, spec)| (name.as_str(), spec.view.local)).collect();
         assert_eq!(local, [("child", true), ("here", true), ("near", false), ("web", false)]);
     }

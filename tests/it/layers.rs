@@ -17,6 +17,8 @@ use portcullis::model::posture::{ApprovalMode, ApprovalPolicy};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use crate::support::write_owned;
+
 /// A machine of its own in a temporary folder.
 struct Machine {
     dir: TempDir,
@@ -59,11 +61,7 @@ impl Machine {
     }
 
     fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.path(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
-        std::fs::set_permissions(path.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
+        write_owned(&self.path(path), text);
     }
 
     fn mode(&self, path: &str, mode: u32) {
@@ -316,8 +314,8 @@ fn r6_a_layer_that_others_may_write_refuses_all_calls() {
     machine.mode(USER, 0o666);
     let resolved = machine.load();
     assert_eq!(resolved.refusals.len(), 1);
-    assert!(resolved.refusals[0].starts_with("all calls are refused, because the user layer cannot be read"));
-    assert!(resolved.refusals[0].contains("mode 666"), "{:?}", resolved.refusals);
+    assert!(resolved.refusals[0].text.starts_with("all calls are refused, because the user layer cannot be read"));
+    assert!(resolved.refusals[0].text.contains("mode 666"), "{:?}", resolved.refusals);
 }
 
 #[test]
@@ -340,7 +338,11 @@ fn r6_the_users_restrictions_stand_in_a_project_that_is_not_trusted() {
     let mut machine = Machine::new().with("home/repo/conf/config.toml", user);
     machine.places.user_config = Some(machine.path("home/repo/conf"));
     let resolved = machine.load();
-    assert!(resolved.refusals.iter().any(|text| text.contains("require_managed")), "{:?}", resolved.refusals);
+    assert!(
+        resolved.refusals.iter().any(|refusal| refusal.text.contains("require_managed")),
+        "{:?}",
+        resolved.refusals
+    );
     let layers = resolved.postures.layers();
     assert!(layers.iter().any(|layer| layer.policy.is_some() && !layer.may_allow), "{layers:?}");
 }
@@ -496,7 +498,42 @@ fn r7_the_trust_store_is_the_users_alone() {
     // R8: what it trusted may restrict, so nothing runs until it can be read.
     assert!(matches!(machine.state(PROJECT), LayerState::Broken(_)));
     let refusals = machine.load().refusals;
-    assert!(refusals.iter().any(|text| text.contains("whether the project layer is trusted")), "{refusals:?}");
+    assert!(
+        refusals.iter().any(|refusal| refusal.text.contains("whether the project layer is trusted")),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn r8_without_the_trust_store_a_project_that_went_away_or_bad_may_have_restricted() {
+    let refused = |change: fn(&Machine)| {
+        let machine = trusted_machine();
+        change(&machine);
+        std::fs::write(machine.places.trust_store().unwrap(), "damaged").unwrap();
+        let refusals = machine.load().refusals;
+        assert_eq!(refusals.len(), 1, "said once, whatever the number of folders: {refusals:?}");
+        assert!(refusals[0].text.contains("whether the project layer is trusted"), "{refusals:?}");
+    };
+    refused(|machine| std::fs::remove_file(machine.path(PROJECT)).unwrap());
+    refused(|machine| machine.write(PROJECT, b"\xff"));
+}
+
+#[test]
+fn r8_a_trusted_copy_that_cannot_be_read_any_more_refuses_until_the_project_is_trusted_again() {
+    let machine = trusted_machine();
+    let store = machine.places.trust_store().unwrap();
+    let text = std::fs::read_to_string(&store).unwrap();
+    let older = text.replace("approval_policy", "approval_custom");
+    assert_ne!(text, older);
+    std::fs::write(&store, older).unwrap();
+    machine.write(PROJECT, "");
+    let refusals = machine.load().refusals;
+    assert!(
+        refusals[0].text.contains("approval_custom") && refusals[0].text.contains("`portcullis trust`"),
+        "{refusals:?}"
+    );
+    machine.trust(PROJECT, Grant::default());
+    assert!(machine.load().refusals.is_empty());
 }
 
 #[test]
@@ -525,17 +562,18 @@ fn r8_an_absent_layer_is_no_failure_and_any_other_failure_refuses_all_calls() {
         let resolved = Machine::new().with(layer, "not toml").load();
         assert_eq!(resolved.refusals.len(), 1, "{layer}");
         assert!(
-            resolved.refusals[0].contains(".toml:1 (") && resolved.refusals[0].contains(" layer): is not TOML"),
+            resolved.refusals[0].text.contains(".toml:1 (")
+                && resolved.refusals[0].text.contains(" layer): is not TOML"),
             "{:?}",
             resolved.refusals
         );
         let machine = Machine::new();
         std::fs::create_dir_all(machine.path(layer)).unwrap();
-        assert!(machine.load().refusals[0].contains("is not a regular file"));
+        assert!(machine.load().refusals[0].text.contains("is not a regular file"));
     }
     let machine = Machine::new().with("etc", "a file where a folder should be");
     assert_eq!(machine.load().refusals.len(), 3);
-    assert!(Machine::new().flag("nonsense=1").load().refusals[0].contains("session layer"));
+    assert!(Machine::new().flag("nonsense=1").load().refusals[0].text.contains("session layer"));
 }
 
 #[test]
@@ -550,7 +588,7 @@ fn r8_a_file_that_was_named_must_exist() {
 fn r8_require_managed_makes_absence_a_refusal() {
     let mut machine = Machine::new().with(USER, "require_managed = true\n").with("more.toml", "");
     machine.session.managed.push(machine.path("more.toml"));
-    assert!(machine.load().refusals[0].contains("require_managed"), "a flag replaced the managed file");
+    assert!(machine.load().refusals[0].text.contains("require_managed"), "a flag replaced the managed file");
     assert!(machine.with(MANAGED, "").load().refusals.is_empty());
 }
 

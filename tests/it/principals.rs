@@ -8,11 +8,12 @@ use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::store::memory_state::in_memory;
 use portcullis::adapters::wasm::Engine;
 use portcullis::config::{EmbeddedLayer, Places, Resolved, SessionSources, load};
-use portcullis::host::{network, wire};
+use portcullis::host::{entries, network, wire};
 use portcullis::model::caller::Caller;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::model::revision::ConnectionId;
+use portcullis::pipeline::admit::slots::Slots;
 use portcullis::ports::upstream::{Connection, NotSent, OutgoingCall, UpstreamEvents, UpstreamLog};
 use serde_json::{Map, json};
 use tokio::time::Instant;
@@ -84,9 +85,9 @@ impl Bench {
     /// The connection that a host makes, as it is configured.
     async fn connect(&self) -> Arc<dyn Connection> {
         let policies =
-            wire::policies(&self.resolved, rustix::process::getuid().as_raw(), &Engine::on_demand().unwrap());
+            entries::policies(&self.resolved, rustix::process::getuid().as_raw(), &Engine::on_demand().unwrap());
         let (recorder, state) = (Arc::new(Fanout::new(Vec::new())), Arc::new(in_memory()));
-        let parts = wire::host_parts(&self.resolved, policies, recorder, Some(&self.logins), state);
+        let parts = wire::host_parts(&self.resolved, policies, &Slots::new(8), recorder, Some(&self.logins), state);
         let upstream = Arc::clone(&parts.servers[&ServerName::parse("web").unwrap()].upstream);
         let connection = upstream.connect(Instant::now() + PATIENCE, Arc::new(Deaf)).await.unwrap();
         connection.list(Instant::now() + PATIENCE).await.unwrap();

@@ -1,7 +1,6 @@
 //! A configuration that changes under a running host: what enters, what stays as it was, and for how long (R8, R19).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use tempfile::TempDir;
 use crate::fakes::bench::Bench;
 use crate::fakes::policy::{Policies, Scripted, allow};
 use crate::support::served::Served;
-use crate::support::{eventually, scripted_server};
+use crate::support::{eventually, scripted_server, write_owned};
 
 const MANAGED: &str = "etc/managed.toml";
 const ORGANISATION: &str = "etc/organisation.toml";
@@ -53,11 +52,7 @@ impl Machine {
     }
 
     fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.path(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        std::fs::set_permissions(path.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
+        write_owned(&self.path(path), text);
     }
 
     fn load(&mut self) -> Loaded {
@@ -157,7 +152,7 @@ fn r8_what_is_kept_too_long_fails_closed() {
     machine.now += Duration::from_secs(1);
     let loaded = machine.load();
     assert_eq!(policies(&loaded)[0].1, Some(FaultCode::Missing));
-    assert!(loaded.resolved.refusals[0].contains("nonsense"), "{:?}", loaded.resolved.refusals);
+    assert!(loaded.resolved.refusals[0].text.contains("nonsense"), "{:?}", loaded.resolved.refusals);
     assert!(loaded.kept.len() == 2 && loaded.kept.iter().all(|kept| kept.expired));
     // Once it is in order it counts, and the next failure is kept for as long again.
     machine.write(ORGANISATION, "");

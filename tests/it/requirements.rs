@@ -1,7 +1,7 @@
 //! `[requirements]`, `[delegate]` and `[apps]`: what more trusted layers demand, what they leave to others, what stays visible.
 
 use portcullis::config::policy_ref::read_component;
-use portcullis::config::{EmbeddedLayer, LayerState, Places, Resolved, SessionSources, load, show};
+use portcullis::config::{EmbeddedLayer, EveryCall, LayerState, Places, Resolved, SessionSources, load, show};
 use portcullis::model::digest::Digest;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{ServerName, ToolRef};
@@ -37,6 +37,10 @@ fn problems(resolved: &Resolved) -> String {
     resolved.problems.iter().map(|problem| format!("{problem}\n")).collect()
 }
 
+fn said(refusals: &[EveryCall]) -> String {
+    refusals.iter().map(|refusal| format!("{refusal}\n")).collect()
+}
+
 #[test]
 fn only_managed_system_and_organisation_may_have_requirements() {
     for kind in [Managed, System, Organisation] {
@@ -44,7 +48,7 @@ fn only_managed_system_and_organisation_may_have_requirements() {
     }
     for kind in [User, Session] {
         let refused = resolved(&[(kind, "[requirements]\nprojects = false\n")]);
-        let text = refused.refusals.join("\n");
+        let text = said(&refused.refusals);
         assert!(text.contains("only the managed, system and organisation layers may have requirements"), "{text}");
     }
     let project = sound(&[(Project, "[requirements]\nprojects = false\n")]);
@@ -56,7 +60,7 @@ fn only_managed_system_and_organisation_may_have_requirements() {
 fn r8_an_unknown_key_in_requirements_fails_the_layer() {
     for text in ["[requirements]\nproject = false\n", "[[requirements.servers]]\nname = 's'\ncomand = ['x']\n"] {
         let refused = resolved(&[(Managed, text)]);
-        let text = refused.refusals.join("\n");
+        let text = said(&refused.refusals);
         assert!(text.contains("unknown key") && text.contains("did you mean"), "{text}");
     }
 }
@@ -77,7 +81,7 @@ fn what_a_requirement_cannot_mean_fails_the_layer() {
         ("[requirements.apps._default]\nenabled = false\n", "`_default` is none"),
     ];
     for (text, why) in bad {
-        let refusals = resolved(&[(Managed, text)]).refusals.join("\n");
+        let refusals = said(&resolved(&[(Managed, text)]).refusals);
         assert!(refusals.contains(why), "{text}: {refusals}");
     }
 }
@@ -248,7 +252,7 @@ fn r2_a_delegated_key_is_the_delegating_layers_own_value_and_no_others() {
 #[test]
 fn who_has_nothing_to_delegate_may_not_say_so() {
     let text = "[delegate]\nmay_allow = ['session']\n";
-    assert!(resolved(&[(Session, text)]).refusals[0].contains("nothing to leave to others"));
+    assert!(resolved(&[(Session, text)]).refusals[0].text.contains("nothing to leave to others"));
     assert!(problems(&resolved(&[(Project, text)])).contains("nothing to leave to others"));
     assert!(!resolved(&[(User, "[delegate]\nmay_allow = ['project']\n")]).refusals.is_empty());
 }

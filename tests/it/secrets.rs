@@ -4,14 +4,10 @@ use std::sync::Arc;
 
 use portcullis::adapters::wasm::{Admission, WasmSanitiser, builtin};
 use portcullis::config::{self, EmbeddedLayer, Places, SessionSources};
-use portcullis::host::wire;
-use portcullis::model::digest::Digest;
+use portcullis::host::entries;
 use portcullis::model::layer::LayerKind;
-use portcullis::model::name::ToolRef;
-use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::{Fault, FaultCode};
-use portcullis::ports::approval::Kind;
-use portcullis::ports::sanitiser::{Edit, OutputFacts, Place, Sanitised, SanitiserComponent as _, Target, Verdict};
+use portcullis::ports::sanitiser::{Edit, Place, Sanitised, SanitiserComponent as _, Target, Verdict};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +16,7 @@ use crate::fakes::bench::Bench;
 use crate::fakes::policy::Policies;
 use crate::fakes::sanitiser::{Cleaner, bound};
 use crate::fakes::server::How;
-use crate::support::policy::{engine, patient, source, stranger};
+use crate::support::policy::{engine, output, patient, source};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,17 +45,7 @@ fn load(settings: Value) -> Arc<WasmSanitiser> {
 
 async fn ask(sanitiser: &WasmSanitiser, text: &str) -> Sanitised {
     let target = Target { place: Place::Text, pointer: "/content/0/text".to_owned(), text: text.into() };
-    let facts = OutputFacts {
-        kind: Kind::Tool,
-        tool: ToolRef::parse("files/read").unwrap(),
-        identity: ServerIdentity(Digest::of(b"identity")),
-        caller: stranger(),
-        is_error: false,
-        targets: vec![target],
-        labels: Arc::from([]),
-        now_ms: 1_700_000_000_000,
-    };
-    sanitiser.sanitise(Arc::new(facts)).await
+    sanitiser.sanitise(Arc::new(output("files/read", target))).await
 }
 
 /// The text with `⟦...⟧` around what is removed, and the rule.
@@ -198,7 +184,7 @@ fn configured(layers: &[(LayerKind, &str)]) -> (Vec<(String, Option<Fault>)>, Ve
     };
     let session = SessionSources { embedded: layers.iter().map(layer).collect(), ..SessionSources::default() };
     let resolved = config::load(&Places::nowhere(), &session);
-    let set = wire::policies(&resolved, Places::nowhere().user, engine());
+    let set = entries::policies(&resolved, Places::nowhere().user, engine());
     let sanitisers =
         set.sanitisers.iter().map(|bound| (bound.source.to_string(), bound.component.as_ref().err().cloned()));
     (sanitisers.collect(), resolved.problems.iter().map(ToString::to_string).collect())

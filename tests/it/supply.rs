@@ -7,7 +7,7 @@ use std::process::Output;
 use assert_cmd::cargo::cargo_bin_cmd;
 use portcullis::adapters::wasm::Engine;
 use portcullis::config::{EmbeddedLayer, Places, SessionSources, load};
-use portcullis::host::wire;
+use portcullis::host::entries;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::verdict::FaultCode;
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn fault(dir: &Path, key: &str) -> (FaultCode, String) {
     let places = Places::nowhere();
     let resolved = load(&places, &SessionSources { embedded, ..SessionSources::default() });
     assert!(resolved.refusals.is_empty(), "{:?}", resolved.refusals);
-    let set = wire::policies(&resolved, places.user, &Engine::on_demand().unwrap());
+    let set = entries::policies(&resolved, places.user, &Engine::on_demand().unwrap());
     let fault = set.components[0].component.as_ref().err().unwrap();
     (fault.code, fault.to_string())
 }
@@ -151,7 +151,7 @@ fn faults(place: &Place) -> Vec<(String, FaultCode, String)> {
         ..Places::nowhere()
     };
     let resolved = load(&places, &SessionSources::default());
-    let set = wire::policies(&resolved, places.user, &Engine::on_demand().unwrap());
+    let set = entries::policies(&resolved, places.user, &Engine::on_demand().unwrap());
     let fault = |bound: &portcullis::ports::approval::BoundComponent| {
         let fault = bound.component.as_ref().err().unwrap();
         (bound.source.component.to_string(), fault.code, fault.detail.clone())

@@ -10,7 +10,8 @@ pub(crate) mod policy;
 pub(crate) mod raw_client;
 pub(crate) mod served;
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(crate) fn scripted_server() -> PathBuf {
         let profile = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf();
         let path = profile.join("examples").join("scripted-server");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/scripted_server.rs");
-        let changed = |path: &std::path::Path| path.metadata().and_then(|data| data.modified()).ok();
+        let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
         if changed(&path) < changed(source.as_ref()) {
             let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
             let mut build = Command::new(cargo);
@@ -56,6 +57,15 @@ pub(crate) fn scripted(flags: &[&str]) -> Launch {
         cwd: None,
         env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap_or_default())],
     }
+}
+
+/// Writes a file that is its owner's to change, as layers must be (R6), and makes the folders on the way.
+pub(crate) fn write_owned(path: &Path, text: impl AsRef<[u8]>) {
+    let folder = path.parent().unwrap();
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Waits until `probe` returns something, and panics with `what` if it never does.
