@@ -24,8 +24,8 @@ pub(crate) fn run(global: &Global, wanted: &Lock) -> Result<Exit, Trouble> {
     let keys = signers(&setup::resolve(global, &places));
     let reports = locking::lock(&places, &setup::session(global), &choice, &keys, !wanted.check);
     if reports.is_empty() && choice != Choice::All {
-        let hint = "`portcullis config show` lists the layers";
-        return Err(Trouble::new(Exit::Usage, "there is no such layer with policies").hint(hint));
+        let hint = "`portcullis config show` lists the layers, and `[[policies]]` adds one to a layer";
+        return Err(Trouble::new(Exit::Usage, format!("{} has no policies to lock", asked(&choice))).hint(hint));
     }
     match global.format {
         Format::Human => render::data(&human(&reports))?,
@@ -33,6 +33,15 @@ pub(crate) fn run(global: &Global, wanted: &Lock) -> Result<Exit, Trouble> {
     }
     let worst = reports.iter().map(|report| exit(&report.state, &choice)).max_by_key(|exit| *exit as u8);
     Ok(worst.unwrap_or(Exit::Done))
+}
+
+/// What was to be locked, for a message.
+fn asked(choice: &Choice) -> String {
+    match choice {
+        Choice::All => "no layer".to_owned(),
+        Choice::Kind(kind) => format!("the {} layer", kind.as_str()),
+        Choice::File(file, _) => format!("`{}`", setup::shown(file)),
+    }
 }
 
 /// What one layer means for the exit code. Without a choice, layers that are somebody else's to write are none of ours.

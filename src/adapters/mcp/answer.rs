@@ -124,7 +124,7 @@ fn mend_surrogates(text: &str) -> Option<String> {
     out.and_then(|bytes| String::from_utf8(bytes).ok())
 }
 
-/// Returns the code unit of an escape `\uXXXX` at this place.
+/// Returns the code unit of an escape at this place: `\u` and four hex digits.
 fn unit(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()

@@ -47,13 +47,14 @@ enum State {
     Probing { pause: Duration },
 }
 
-/// The right to ask a component once. Dropped without a result, it was not asked.
+/// The right to ask a component once. Dropped without a result, it was not asked, or its evaluation panicked.
 #[derive(Debug)]
 pub(super) struct Pass {
     circuits: Arc<Circuits>,
     tenant: TenantId,
     /// The while before; set for the probe.
     probe: Option<Duration>,
+    settled: bool,
 }
 
 impl Circuits {
@@ -76,7 +77,7 @@ impl Circuits {
                 State::Probing { .. } => return Err(circuit.open("now, by another call")),
             },
         };
-        Ok(Pass { circuits: Arc::clone(self), tenant: tenant.clone(), probe })
+        Ok(Pass { circuits: Arc::clone(self), tenant: tenant.clone(), probe, settled: false })
     }
 }
 
@@ -93,6 +94,11 @@ impl Circuit {
 impl Pass {
     /// Notes how the evaluation ended; `None` for an answer.
     pub(super) fn settle(mut self, fault: Option<FaultCode>, now: Instant) {
+        self.note(fault, now);
+    }
+
+    fn note(&mut self, fault: Option<FaultCode>, now: Instant) {
+        self.settled = true;
         let probe = self.probe.take();
         let mut tenants = self.circuits.tenants.lock();
         let counted = fault.filter(|code| counts(*code));
@@ -130,8 +136,15 @@ impl Pass {
 }
 
 impl Drop for Pass {
-    /// A probe that was never asked leaves its place to the next call.
+    /// A probe that was never asked leaves its place to the next call. A panic in the host is a failure like any other: what
+    /// provokes it would do so for ever.
     fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        if std::thread::panicking() {
+            return self.note(Some(FaultCode::Trap), Instant::now());
+        }
         if let Some(pause) = self.probe
             && let Some(circuit) = self.circuits.tenants.lock().get_mut(&self.tenant)
         {
@@ -266,6 +279,20 @@ mod tests {
         let early = fixture.enter().unwrap();
         fixture.fail(FAILURES);
         early.settle(None, fixture.now);
+        assert!(fixture.is_open());
+    }
+
+    #[test]
+    fn a_panic_in_the_host_counts_like_a_failure() {
+        let fixture = Fixture::new();
+        for _ in 0..FAILURES {
+            let pass = fixture.enter().unwrap();
+            let work = std::panic::AssertUnwindSafe(move || {
+                let _pass = pass;
+                panic!("a bug");
+            });
+            std::panic::catch_unwind(work).unwrap_err();
+        }
         assert!(fixture.is_open());
     }
 }

@@ -10,10 +10,10 @@ use super::answer;
 use super::engine::Shared;
 use super::hooks::Reusable;
 use super::limits::{Budget, Limits};
-use super::run::{Component, Run, arm};
+use super::run::{Answer, Component, Run, arm};
 use super::state::{State, Subject};
 use crate::model::digest::Digest;
-use crate::model::verdict::{Fault, Source};
+use crate::model::verdict::{Fault, FaultCode, Source};
 use crate::ports::approval::{ApprovalComponent, CallFacts, Evaluation, Usage};
 use crate::ports::connector::{AppToolFacts, ConnectorComponent, ConnectorEvaluation};
 use crate::ports::sanitiser::{OutputFacts, Sanitised, SanitiserComponent};
@@ -72,39 +72,47 @@ component! {
     WasmSanitiser
 }
 
+macro_rules! answer {
+    ($name:ident) => {
+        impl Answer for $name {
+            fn fault(&self) -> Option<FaultCode> {
+                self.result.as_ref().err().map(|fault| fault.code)
+            }
+
+            fn failed(fault: Fault) -> Self {
+                $name::failed(fault)
+            }
+        }
+    };
+}
+
+answer!(Evaluation);
+answer!(ConnectorEvaluation);
+answer!(Sanitised);
+
 #[async_trait]
 impl ApprovalComponent for WasmApproval {
     async fn evaluate(&self, facts: Arc<CallFacts>) -> Evaluation {
-        let (shared, component, tenant) =
-            (Arc::clone(&self.shared), Arc::clone(&self.component), facts.caller.tenant.clone());
-        let work = move || approve(&shared, &component, &facts);
-        let code = |said: &Evaluation| said.result.as_ref().err().map(|fault| fault.code);
-        let said = self.component.in_turn(&self.shared, &tenant, work, code).await;
-        said.unwrap_or_else(Evaluation::failed)
+        let tenant = facts.caller.tenant.clone();
+        self.component.in_turn(&self.shared, &tenant, move |shared, component| approve(shared, component, &facts)).await
     }
 }
 
 #[async_trait]
 impl ConnectorComponent for WasmConnector {
     async fn evaluate(&self, facts: Arc<AppToolFacts>) -> ConnectorEvaluation {
-        let (shared, component, tenant) =
-            (Arc::clone(&self.shared), Arc::clone(&self.component), facts.caller.tenant.clone());
-        let work = move || connect(&shared, &component, &facts);
-        let code = |said: &ConnectorEvaluation| said.result.as_ref().err().map(|fault| fault.code);
-        let said = self.component.in_turn(&self.shared, &tenant, work, code).await;
-        said.unwrap_or_else(ConnectorEvaluation::failed)
+        let tenant = facts.caller.tenant.clone();
+        self.component.in_turn(&self.shared, &tenant, move |shared, component| connect(shared, component, &facts)).await
     }
 }
 
 #[async_trait]
 impl SanitiserComponent for WasmSanitiser {
     async fn sanitise(&self, facts: Arc<OutputFacts>) -> Sanitised {
-        let (shared, component, tenant) =
-            (Arc::clone(&self.shared), Arc::clone(&self.component), facts.caller.tenant.clone());
-        let work = move || sanitise(&shared, &component, &facts);
-        let code = |said: &Sanitised| said.result.as_ref().err().map(|fault| fault.code);
-        let said = self.component.in_turn(&self.shared, &tenant, work, code).await;
-        said.unwrap_or_else(Sanitised::failed)
+        let tenant = facts.caller.tenant.clone();
+        self.component
+            .in_turn(&self.shared, &tenant, move |shared, component| sanitise(shared, component, &facts))
+            .await
     }
 }
 

@@ -41,25 +41,36 @@ pub(super) struct Run<R> {
     pub(super) usage: Usage,
 }
 
+/// What a component answers at one of the decision points.
+pub(super) trait Answer: Send + 'static {
+    /// The code of the failure, if it is one.
+    fn fault(&self) -> Option<FaultCode>;
+
+    /// The answer of a component that failed before it could run.
+    fn failed(fault: Fault) -> Self;
+}
+
 impl Component {
-    /// Runs `work` on a worker when it is this component's turn, if its circuit lets it; `fault` says what of the result
-    /// counts as a failure.
-    pub(super) async fn in_turn<R: Send + 'static>(
-        &self,
-        shared: &Shared,
+    /// Runs `work` on a worker when it is this component's turn, if its circuit lets it.
+    pub(super) async fn in_turn<R: Answer>(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
         tenant: &TenantId,
-        work: impl FnOnce() -> R + Send + 'static,
-        fault: impl FnOnce(&R) -> Option<FaultCode> + Send + 'static,
-    ) -> Result<R, Fault> {
-        let pass = self.circuits.enter(tenant, Instant::now())?;
-        let share = Share { tenant: tenant.clone(), component: self.number, observed: self.observed };
-        let settled = move || {
-            let result = work();
-            // Here, not by the caller, who may have gone.
-            pass.settle(fault(&result), Instant::now());
-            result
+        work: impl FnOnce(&Shared, &Arc<Self>) -> R + Send + 'static,
+    ) -> R {
+        let pass = match self.circuits.enter(tenant, Instant::now()) {
+            Ok(pass) => pass,
+            Err(open) => return R::failed(open),
         };
-        shared.pool.run(&share, settled).await
+        let share = Share { tenant: tenant.clone(), component: self.number, observed: self.observed };
+        let (own, component) = (Arc::clone(shared), Arc::clone(self));
+        let settled = move || {
+            let answer = work(&own, &component);
+            // Here, not by the caller, who may have gone.
+            pass.settle(answer.fault(), Instant::now());
+            answer
+        };
+        shared.pool.run(&share, settled).await.unwrap_or_else(R::failed)
     }
 
     /// Runs `work` in a store of its own, and once more after a deadline.
