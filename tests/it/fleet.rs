@@ -189,9 +189,7 @@ async fn a_server_that_dies_in_the_middle_of_a_call_makes_it_ambiguous_and_is_re
     let house = House::of(&[&files]);
     let session = house.session();
     let calling = tokio::spawn(async move { session.call(call("files/use")).await });
-    while files.handed().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    files.handed_over(1).await;
     files.last().die("it crashed");
     assert_eq!(failed(&calling.await.unwrap()).1, Code::Ambiguous);
     files.answers(How::Result(crate::fakes::server::OK));

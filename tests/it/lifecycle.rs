@@ -371,9 +371,7 @@ async fn a_shutdown_completes_the_call_that_waits_for_an_answer() {
     let house = House::of(&[&server]);
     let session = house.session();
     let running = tokio::spawn(async move { session.call(call("files/write")).await });
-    while server.handed().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    server.handed_over(1).await;
     house.host.shutdown(Duration::from_secs(1)).await;
     let finished = running.await.unwrap();
     assert_eq!(failed(&finished), (Stage::Call, Code::Ambiguous));

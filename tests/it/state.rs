@@ -107,9 +107,7 @@ async fn r33_an_open_call_has_reserved_and_is_in_the_history() {
     let (bench, seen) = bench(allow("fine")).await;
     bench.mail.answers(How::Never);
     let running = bench.spawn(bench.request("mail/send", "{}"));
-    while bench.mail.handed().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    bench.mail.handed_over(1).await;
     bench.write().await;
     assert_eq!(counts(&seen), [1, 2]);
     assert_eq!(history(&seen), [("mail/send".to_owned(), PastState::Open)]);

@@ -73,7 +73,7 @@ pub(crate) struct FakeServer {
     start: Mutex<Start>,
     listing: Mutex<Option<Arc<Gate>>>,
     list_fails: AtomicBool,
-    handed: Mutex<Vec<Handed>>,
+    handed: watch::Sender<Vec<Handed>>,
     connections: Mutex<Vec<Arc<FakeConnection>>>,
     pub(crate) connects: watch::Sender<usize>,
     pub(crate) lists: watch::Sender<usize>,
@@ -103,7 +103,7 @@ impl FakeServer {
             start: Mutex::default(),
             listing: Mutex::default(),
             list_fails: AtomicBool::new(false),
-            handed: Mutex::default(),
+            handed: watch::Sender::default(),
             connections: Mutex::default(),
             connects: watch::Sender::new(0),
             lists: watch::Sender::new(0),
@@ -138,7 +138,12 @@ impl FakeServer {
 
     /// Everything that was handed over, in order.
     pub(crate) fn handed(&self) -> Vec<Handed> {
-        self.handed.lock().clone()
+        self.handed.borrow().clone()
+    }
+
+    /// Waits until so many calls were handed over.
+    pub(crate) async fn handed_over(&self, times: usize) {
+        self.handed.subscribe().wait_for(|handed| handed.len() >= times).await.unwrap();
     }
 
     pub(crate) fn last(&self) -> Arc<FakeConnection> {
@@ -269,7 +274,7 @@ impl Connection for FakeConnection {
         let tool = call.tool.as_str().to_owned();
         self.server.journal.note(format!("handed over {}/{tool}", self.server.name));
         let handed = Handed { connection: self.id, tool, arguments: call.arguments, meta: call.meta };
-        self.server.handed.lock().push(handed);
+        self.server.handed.send_modify(|all| all.push(handed));
         let server = Arc::clone(&self.server);
         Ok(Box::new(Flying { how, server, open: self.open.clone(), landed: false }))
     }
