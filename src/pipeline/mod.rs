@@ -28,6 +28,7 @@ pub mod emit;
 /// Watch it from start to end.
 pub mod follow;
 
+mod eyes;
 mod run;
 
 pub use run::{CallRequest, Explanation, Finished, Payload, Pipeline, Would};

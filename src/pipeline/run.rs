@@ -23,8 +23,9 @@ use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
 use super::dispatch::{barrier, call, record};
 use super::emit::finish::Finishing;
-use super::emit::sanitise::{Clean, Definitions, Unshown, Viewer};
+use super::emit::sanitise::{Clean, Definitions, Unshown};
 use super::emit::views::stale;
+use super::eyes::Eyes;
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
 use crate::model::arguments::Arguments;
@@ -204,6 +205,8 @@ impl<'p> Call<'p> {
         let arguments = self.arguments()?;
         self.arguments = Some(arguments.clone());
         let prepared = self.bind(arguments.clone()).await?;
+        self.request.reviewer =
+            Eyes::of(self.pipeline, &self.request).titling(prepared.tool(), Arc::clone(&self.request.reviewer));
         let info = self.info(arguments).with_tool(prepared.tool());
         let (recorder, clock) = (Arc::clone(&pipeline.recorder), Arc::clone(&pipeline.clock));
         self.started = Some(Started::open(recorder, clock, info, self.begun));
@@ -402,11 +405,7 @@ impl<'p> Call<'p> {
     async fn unprepared(&mut self, unprepared: prepare::Unprepared) -> Box<Failure> {
         let prepare::Unprepared { mut failure, changed } = unprepared;
         let Some(tool) = changed else { return failure };
-        let pipeline = self.pipeline;
-        let policies = Arc::clone(pipeline.catalog.current().policies());
-        let now_ms = u64::try_from(pipeline.clock.now().as_millisecond()).unwrap_or(0);
-        let who = Viewer { caller: &self.request.caller, state: &pipeline.state, now_ms };
-        match self.request.definitions.show(&tool, &policies, &who).await {
+        match Eyes::of(self.pipeline, &self.request).serve(&tool).await {
             Ok(definition) => {
                 // What was seen is told by what is called: the server's own definition.
                 self.shown = stale::show(&mut failure, &definition).then(|| tool.definition.digest());

@@ -20,7 +20,7 @@ pub struct Question {
     pub kind: Kind,
     /// Raw server and tool.
     pub tool: ToolRef,
-    /// The tool's title, bounded, control characters visible.
+    /// The tool's title as the sanitisers leave it, bounded, control characters visible.
     pub title: Option<String>,
     /// The arguments as sorted JSON, bounded, control characters visible.
     pub arguments: String,

@@ -11,12 +11,14 @@ use portcullis::model::name::ToolRef;
 use portcullis::model::outcome::{Code, Stage};
 use portcullis::model::verdict::FaultCode;
 use portcullis::pipeline::emit::sanitise::Sanitiser;
+use portcullis::ports::reviewer::Reply;
 use portcullis::ports::sanitiser::{Class, Verdict};
 use serde_json::json;
 
 use crate::fakes::Journal;
 use crate::fakes::bench::{Bench, failed, said};
 use crate::fakes::house::{House, call, spec};
+use crate::fakes::people::Person;
 use crate::fakes::policy::Policies;
 use crate::fakes::sanitiser::{Cleaner, bound};
 use crate::fakes::server::{FakeServer, tool, tool_with};
@@ -183,4 +185,23 @@ async fn r24_other_sanitisers_alone_make_no_call_stale() {
     bench.decide_by(&Policies::open(&["files", "mail"]).cleaning(bound(LayerKind::User, "new", &cleaner))).await;
     let request = portcullis::pipeline::CallRequest { seen: Some(seen), ..bench.request("files/read", "{}") };
     assert!(bench.pipeline.run(request).await.clean.failure().is_none());
+}
+
+#[tokio::test]
+async fn r31_the_title_in_a_question_to_a_person_is_cleaned_and_that_of_a_withheld_definition_is_left_out() {
+    let asked = async |sanitiser: Option<Sanitiser>| {
+        let policies = Policies::new();
+        let bench = Bench::new(&sanitiser.into_iter().fold(policies, Policies::cleaning)).await;
+        let titled = r#"{"name":"write","title":"Write CANARY7","inputSchema":{"type":"object"}}"#;
+        bench.redefine(&bench.files, vec![titled.to_owned()]).await;
+        let person = Person::replying(&bench.journal, [Reply::Declined, Reply::Declined]);
+        // Asking leaves no trace: the second call is asked about like the first.
+        for _ in 0..2 {
+            assert_eq!(failed(&bench.write_asking(Arc::clone(&person) as _).await).1, Code::Declined);
+        }
+        person.questions().remove(1).title
+    };
+    assert_eq!(asked(None).await.as_deref(), Some("Write CANARY7"));
+    assert_eq!(asked(Some(words())).await.as_deref(), Some("Write [redacted: secret]"));
+    assert_eq!(asked(Some(bound(LayerKind::User, "no", &Cleaner::withholds("no")))).await, None);
 }

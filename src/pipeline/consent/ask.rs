@@ -60,7 +60,8 @@ pub fn question(
         call: call.clone(),
         kind: prepared.kind(),
         tool: prepared.reference(),
-        title: prepared.tool().definition.title().map(|title| text::shown(title, 128)),
+        // The server's words: whoever may look at them adds them.
+        title: None,
         arguments: text::shown(&all, SHOWN_ARGUMENTS),
         cut: is_long(&all) || asks.len() > SHOWN_ASKS,
         asks,

@@ -46,6 +46,12 @@ impl ShownDefinition {
         self.0.write_renamed(name, out);
     }
 
+    /// Returns the title, if there is one.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.0.title()
+    }
+
     /// Returns the description, if there is one.
     #[must_use]
     pub fn description(&self) -> Option<&str> {
@@ -126,9 +132,15 @@ impl Definitions {
         all.into_iter().map(|(key, looked)| (key.tool, looked)).collect()
     }
 
+    /// Looks at one definition of which only a part is shown. The session was not shown the tool by that, nor kept from it.
+    pub async fn look_at(&self, tool: &CatalogTool, policies: &PolicySet, who: &Viewer<'_>) -> Looked {
+        let labels = labels_for(tool, policies, who).await;
+        self.one(tool, policies, who, labels.as_ref()).await
+    }
+
     /// Looks at one definition, and remembers it besides the others.
     pub async fn show(&self, tool: &CatalogTool, policies: &PolicySet, who: &Viewer<'_>) -> Looked {
-        let labels = if looked_at(policies, tool) { who.labels(&tool.reference()).await } else { Some(Arc::default()) };
+        let labels = labels_for(tool, policies, who).await;
         let looked = self.one(tool, policies, who, labels.as_ref()).await;
         if let Some(labels) = labels {
             let mut known = self.0.lock();
@@ -204,6 +216,11 @@ fn key(tool: &CatalogTool, policies: &PolicySet) -> Key {
         definition: tool.definition.digest(),
         policies: policies.digest,
     }
+}
+
+/// The labels, read only where anybody will be asked.
+async fn labels_for(tool: &CatalogTool, policies: &PolicySet, who: &Viewer<'_>) -> Option<Arc<[Label]>> {
+    if looked_at(policies, tool) { who.labels(&tool.reference()).await } else { Some(Arc::default()) }
 }
 
 /// Whether anybody will be asked.

@@ -1,0 +1,77 @@
+//! Definitions as a call's caller may see them, where they are no list: in a stale answer, and in a question to a person (R31).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::admit::catalog::Catalog;
+use super::emit::sanitise::{Definitions, ShownDefinition, Unshown, Viewer};
+use super::{CallRequest, Pipeline};
+use crate::model::caller::Caller;
+use crate::model::text;
+use crate::model::tool::CatalogTool;
+use crate::ports::clock::Clock;
+use crate::ports::reviewer::{Question, Reply, Reviewer};
+use crate::ports::state::PolicyState;
+
+/// The longest title in a question, in characters.
+const MAX_TITLE: usize = 128;
+
+/// What is needed to look at a definition for one caller, under the policies in force.
+pub(super) struct Eyes {
+    definitions: Arc<Definitions>,
+    catalog: Arc<Catalog>,
+    state: Arc<dyn PolicyState>,
+    clock: Arc<dyn Clock>,
+    caller: Caller,
+}
+
+impl Eyes {
+    /// Those of a call's caller.
+    pub(super) fn of(pipeline: &Pipeline, request: &CallRequest) -> Self {
+        Self {
+            definitions: Arc::clone(&request.definitions),
+            catalog: Arc::clone(&pipeline.catalog),
+            state: Arc::clone(&pipeline.state),
+            clock: Arc::clone(&pipeline.clock),
+            caller: request.caller.clone(),
+        }
+    }
+
+    /// Looks at a definition that an answer shows, and remembers that the session was shown it.
+    pub(super) async fn serve(&self, tool: &CatalogTool) -> Result<ShownDefinition, Unshown> {
+        self.definitions.show(tool, self.catalog.current().policies(), &self.viewer()).await
+    }
+
+    /// A reviewer whose questions about this tool have its title, as far as the sanitisers leave one. The title is the
+    /// server's own words, and a question goes to the client.
+    pub(super) fn titling(self, tool: &Arc<CatalogTool>, inner: Arc<dyn Reviewer>) -> Arc<dyn Reviewer> {
+        if tool.definition.title().is_none() {
+            return inner;
+        }
+        Arc::new(Titled { eyes: self, tool: Arc::clone(tool), inner })
+    }
+
+    fn viewer(&self) -> Viewer<'_> {
+        let now_ms = u64::try_from(self.clock.now().as_millisecond()).unwrap_or(0);
+        Viewer { caller: &self.caller, state: &self.state, now_ms }
+    }
+}
+
+struct Titled {
+    eyes: Eyes,
+    tool: Arc<CatalogTool>,
+    inner: Arc<dyn Reviewer>,
+}
+
+#[async_trait]
+impl Reviewer for Titled {
+    async fn ask(&self, question: &Question) -> Reply {
+        let (eyes, snapshot) = (&self.eyes, self.eyes.catalog.current());
+        let looked = eyes.definitions.look_at(&self.tool, snapshot.policies(), &eyes.viewer()).await;
+        // One that is withheld has no title for anybody; the raw name is enough to decide by.
+        let shown = looked.ok();
+        let title = shown.as_ref().and_then(ShownDefinition::title).map(|title| text::shown(title, MAX_TITLE));
+        self.inner.ask(&Question { title, ..question.clone() }).await
+    }
+}
