@@ -29,7 +29,7 @@ static TEMPLATE: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
             (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096)))"#
     );
     let module = wat::parse_str(text).expect("a module");
-    let component = guest_builder::from_core_module(&module).expect("a component");
+    let component = guest_builder::from_core_module(&module, "wit/v0.1", "approval-policy").expect("a component");
     let at = component.windows(AREA).position(|window| window == area.as_bytes()).expect("the area");
     (component, at)
 });
