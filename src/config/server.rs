@@ -61,6 +61,8 @@ pub struct ResolvedServer {
     pub filter: ToolFilter,
     /// Whether hints that relax count: the layer may allow, and none says `trust_annotations = false` (R9).
     pub may_relax: bool,
+    /// Whether arguments are checked against the tools' input schemas.
+    pub check_arguments: bool,
     /// The protocol era.
     pub lifecycle: Lifecycle,
     /// Who shares a connection.
@@ -163,6 +165,7 @@ pub(crate) fn resolve(
         parallel: own.supports_parallel_tool_calls.unwrap_or(false),
         filter: ToolFilter::default(),
         may_relax: may_allow,
+        check_arguments: own.check_arguments.unwrap_or(true),
         lifecycle: lifecycle(&transport, &own),
         sharing: Sharing::default(),
         message_limit: own.message_limit.unwrap_or(MESSAGE_LIMIT),
@@ -255,6 +258,10 @@ fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
     lower(&mut server.concurrency, table.concurrency, "concurrency", &mut changed);
     lower(&mut server.parallel, table.supports_parallel_tool_calls, "supports_parallel_tool_calls", &mut changed);
     lower(&mut server.may_relax, table.trust_annotations, "trust_annotations", &mut changed);
+    if table.check_arguments == Some(true) && !server.check_arguments {
+        server.check_arguments = true;
+        changed.push("check_arguments");
+    }
     if table.sharing.is_some_and(|sharing| sharing > server.sharing) {
         server.sharing = table.sharing.unwrap_or_default();
         changed.push("sharing");
@@ -306,6 +313,7 @@ fn own_origins(own: &ServerTable, layer: &LayerRef) -> BTreeMap<&'static str, La
         (own.concurrency.is_some(), "concurrency"),
         (own.supports_parallel_tool_calls.is_some(), "supports_parallel_tool_calls"),
         (own.trust_annotations.is_some(), "trust_annotations"),
+        (own.check_arguments.is_some(), "check_arguments"),
     ];
     let set = set.into_iter().filter_map(|(set, key)| set.then_some(key));
     set.chain(own.defining_keys()).map(|key| (key, layer.clone())).collect()
@@ -398,6 +406,7 @@ fn digest(server: &ResolvedServer) -> Digest {
         server.filter.enabled,
         server.filter.disabled,
         server.may_relax,
+        server.check_arguments,
         server.sharing,
         server.message_limit,
         server.concurrency,

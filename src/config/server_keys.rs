@@ -77,6 +77,9 @@ pub struct ServerTable {
     pub omit_tools_from: Option<Vec<Exposure>>,
     /// Whether hints that relax count (R9). `false` in any layer wins. Default `true` where the defining layer may allow.
     pub trust_annotations: Option<bool>,
+    /// Whether arguments are checked against the tools' input schemas before anybody is asked. `false` counts in the layer that
+    /// defines the server, `true` in any. Default `true`.
+    pub check_arguments: Option<bool>,
     /// Which protocol era it is spoken to in: `legacy` (default for stdio), `auto` (default for http) or `modern`.
     pub lifecycle: Option<Lifecycle>,
     /// Who shares one connection: `process` (default), `principal` or `session`. The narrowest of all layers counts.

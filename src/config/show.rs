@@ -161,6 +161,7 @@ impl List<'_> {
             self.push(&own("omit_tools_from"), omitted, origin("omit_tools_from"));
         }
         self.push(&own("trust_annotations"), server.may_relax, origin("trust_annotations"));
+        self.push(&own("check_arguments"), server.check_arguments, origin("check_arguments"));
         self.push(&own("lifecycle"), spelled(server.lifecycle), origin("lifecycle"));
         self.push(&own("sharing"), spelled(server.sharing), origin("sharing"));
         let message_limit = i64::try_from(server.message_limit).unwrap_or(i64::MAX);

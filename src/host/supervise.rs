@@ -433,6 +433,7 @@ mod tests {
             view: ServerView {
                 tool_timeout: Duration::from_secs(1),
                 may_relax: false,
+                check_arguments: true,
                 parallel: false,
                 local: true,
                 plugin: None,

@@ -164,6 +164,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
         view: ServerView {
             tool_timeout: server.tool_timeout,
             may_relax: server.may_relax,
+            check_arguments: server.check_arguments,
             parallel: server.parallel,
             local: is_local(&server.transport),
             plugin: server.plugin.clone(),

@@ -6,6 +6,7 @@ pub mod answer;
 pub mod answerable;
 pub mod arguments;
 pub mod caller;
+pub mod check;
 pub mod cleaning;
 pub mod decision;
 pub mod digest;

@@ -1,4 +1,4 @@
-//! JSON Schemas that come from outside: a server's for its answers, a component's for its settings.
+//! JSON Schemas that come from outside: a server's for arguments and answers, a component's for its settings.
 //!
 //! Whoever wrote one may be hostile, so it is bounded: nothing is fetched, patterns run in linear time, and a schema whose
 //! references go round, or which would be too large with all of them written out, is refused before it is compiled. Compiled,
@@ -14,6 +14,8 @@ use super::text;
 const MAX_EXPANDED: usize = 20_000;
 /// The largest compiled pattern, in bytes.
 const MAX_PATTERN: usize = 1024 * 1024;
+/// What all patterns of one schema may take, in bytes.
+const MAX_PATTERNS: usize = 16 * MAX_PATTERN;
 
 /// Why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,13 +33,36 @@ pub enum BadSchema {
 /// # Errors
 /// [`BadSchema`].
 pub fn compile(schema: &Value) -> Result<jsonschema::Validator, BadSchema> {
-    let mut sizes = HashMap::new();
-    if expanded(schema, schema, &mut sizes, 0).is_none_or(|size| size > MAX_EXPANDED) {
-        return Err(BadSchema::References);
-    }
-    let patterns = jsonschema::PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+    size(schema)?;
+    let most = MAX_PATTERNS.checked_div(patterns(schema)).map_or(MAX_PATTERN, |share| share.min(MAX_PATTERN));
+    let patterns = jsonschema::PatternOptions::regex().size_limit(most).dfa_size_limit(most);
     let options = jsonschema::options().with_pattern_options(patterns).should_validate_formats(false);
     options.build(schema).map_err(|error| BadSchema::Invalid(text::shown(&error.to_string(), 256)))
+}
+
+/// Returns how many values a schema has with its references written out.
+///
+/// # Errors
+/// [`BadSchema::References`].
+pub fn size(schema: &Value) -> Result<usize, BadSchema> {
+    let mut sizes = HashMap::new();
+    expanded(schema, schema, &mut sizes, 0).filter(|size| *size <= MAX_EXPANDED).ok_or(BadSchema::References)
+}
+
+/// Returns how many patterns a schema can have at most.
+fn patterns(schema: &Value) -> usize {
+    match schema {
+        Value::Object(members) => members
+            .iter()
+            .map(|(key, member)| match (key.as_str(), member) {
+                ("patternProperties", Value::Object(by_pattern)) => by_pattern.len() + patterns(member),
+                ("pattern", Value::String(_)) => 1,
+                _ => patterns(member),
+            })
+            .sum(),
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
 }
 
 /// Whether `instance` is valid. A schema that cannot be used says no.
@@ -122,6 +147,16 @@ mod tests {
         ] {
             assert!(!holds(&bad, &json!({"a": 1})), "{bad}");
         }
+    }
+
+    #[test]
+    fn many_patterns_share_what_all_of_them_may_take() {
+        let large = |count: usize| {
+            let one = |at| (format!("p{at}"), json!({"pattern": "[a-z]{4000}"}));
+            json!({"properties": (0..count).map(one).collect::<serde_json::Map<_, _>>()})
+        };
+        assert!(compile(&large(1)).is_ok());
+        assert!(matches!(compile(&large(500)), Err(BadSchema::Invalid(_))));
     }
 
     #[test]

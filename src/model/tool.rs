@@ -6,9 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::arguments::Arguments;
+use super::check::{ArgumentCheck, Unfit};
 use super::digest::Digest;
 use super::json::{self, Json, JsonFault};
 use super::name::{CallableName, FlatName, Namespace, RawToolName, ServerName, ToolRef};
+use super::schema::BadSchema;
 use super::spelled;
 
 /// The largest definition of one tool, in bytes of JSON.
@@ -76,6 +79,7 @@ pub struct ToolDefinition {
     value: Map<String, Value>,
     hints: Hints,
     digest: Digest,
+    check: ArgumentCheck,
 }
 
 /// Why a definition cannot be used. The tool is left out of the catalog and reported; other tools stay.
@@ -133,7 +137,7 @@ impl ToolDefinition {
         };
         check_fields(&value, &name)?;
         let (text, name_at) = verbatim(text).map_err(unlike)?;
-        Ok(Self { hints: hints(&value), name, text, name_at, value, digest })
+        Ok(Self { hints: hints(&value), name, text, name_at, value, digest, check: ArgumentCheck::default() })
     }
 
     /// Returns the raw name.
@@ -195,6 +199,33 @@ impl ToolDefinition {
     pub fn declared_parameters(&self) -> impl Iterator<Item = &str> {
         let properties = self.value.get("inputSchema").and_then(|schema| schema.get("properties"));
         properties.and_then(Value::as_object).into_iter().flat_map(|map| map.keys().map(String::as_str))
+    }
+
+    /// Checks arguments against the input schema, in the dialect that it names. A schema that cannot be used checks nothing:
+    /// [`ToolDefinition::unchecked`] tells of it.
+    ///
+    /// # Errors
+    /// [`Unfit`], with JSON Pointers into the arguments.
+    pub fn check(&self, arguments: &Arguments) -> Result<(), Unfit> {
+        self.check.check(arguments, self.input_schema())
+    }
+
+    /// Whether [`ToolDefinition::check`] may take longer than others should wait for.
+    #[must_use]
+    pub fn is_heavy_to_check(&self, arguments: &Arguments) -> bool {
+        self.check.is_heavy(arguments, self.input_schema())
+    }
+
+    /// Returns why arguments cannot be checked, if so. Compiles the schema when nobody has before.
+    #[must_use]
+    pub fn unchecked(&self) -> Option<&BadSchema> {
+        self.check.unusable(self.input_schema())
+    }
+
+    /// Returns the input schema as the upstream defined it.
+    #[must_use]
+    pub fn input_schema(&self) -> &Value {
+        self.value.get("inputSchema").unwrap_or(&Value::Null)
     }
 
     /// Returns `_meta`, if it is an object.

@@ -293,7 +293,7 @@ impl<'p> Call<'p> {
         if let Some(unshown) = listed.and_then(|listed| known.hidden(listed.tool(), snapshot.policies())) {
             return Err(self.hidden(unshown));
         }
-        match prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen) {
+        match prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen).await {
             Ok(prepared) => Ok(prepared),
             Err(unprepared) => Err(match self.disabled(&reference).await {
                 Some(disabled) => disabled,

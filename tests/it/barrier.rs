@@ -293,7 +293,7 @@ async fn a_call_that_turns_stale_while_somebody_is_asked_is_not_sent_and_leaves_
 async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Noted) {
     let id = CallId::fresh();
     let reference = ToolRef::parse("files/write").unwrap();
-    let prepared = prepare(bench.catalog(), &reference, Arguments::none(), None).unwrap();
+    let prepared = prepare(bench.catalog(), &reference, Arguments::none(), None).await.unwrap();
     let (state, clock) = (&bench.pipeline.state, &bench.pipeline.clock);
     let noted = Noted::open(Stated::of(state, clock, &id, &bench.caller, &prepared));
     let who = Approvers {

@@ -121,6 +121,7 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
         view: ServerView {
             tool_timeout: TIMEOUT,
             may_relax: true,
+            check_arguments: true,
             parallel: false,
             local: true,
             plugin: None,

@@ -46,6 +46,8 @@ pub struct ServerView {
     pub tool_timeout: Duration,
     /// Whether hints that relax count (R9).
     pub may_relax: bool,
+    /// Whether arguments are checked against its tools' input schemas before anybody is asked.
+    pub check_arguments: bool,
     /// Whether its calls may run in parallel without a read-only hint.
     pub parallel: bool,
     /// Whether it runs on this machine: only then may it send a person's browser to an address here.

@@ -7,7 +7,7 @@ use crate::model::digest::Digest;
 use crate::model::name::{Target, ToolRef};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::revision::Revision;
-use crate::model::tool::CatalogTool;
+use crate::model::tool::{CatalogTool, ToolDefinition};
 use crate::pipeline::admit::catalog::{Catalog, Listed, ServerEntry};
 use crate::ports::approval::{Kind, PolicySet};
 
@@ -48,8 +48,9 @@ impl From<Failure> for Unprepared {
 ///
 /// # Errors
 /// `not-available` for a tool that is not in the catalog; `stale` when the definition is not the one that was seen;
-/// `invalid-arguments` when a key only looks like a declared one (R26).
-pub fn prepare(
+/// `invalid-arguments` when a key only looks like a declared one (R26), or when the arguments do not fit the tool's input
+/// schema, unless the server's configuration says `check_arguments = false`.
+pub async fn prepare(
     catalog: &Catalog,
     reference: &ToolRef,
     arguments: Arguments,
@@ -62,10 +63,24 @@ pub fn prepare(
     if seen.is_some_and(|seen| seen != listed.tool().definition.digest()) {
         return Err(changed(&target, listed.tool()));
     }
-    arguments
-        .check_against(&listed.tool().definition)
-        .map_err(|bad| Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {bad}")))?;
+    let unfit = |why: String| Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {why}"));
+    arguments.check_against(&listed.tool().definition).map_err(|bad| unfit(bad.to_string()))?;
+    if listed.server().view.check_arguments {
+        check(&listed.tool().definition, &arguments).await.map_err(unfit)?;
+    }
     Ok(Prepared { listed, kind: Kind::Tool, arguments })
+}
+
+/// Large ones are checked aside: other calls go on meanwhile.
+async fn check(definition: &Arc<ToolDefinition>, arguments: &Arguments) -> Result<(), String> {
+    if !definition.is_heavy_to_check(arguments) {
+        return definition.check(arguments).map_err(|unfit| unfit.to_string());
+    }
+    let (definition, arguments) = (Arc::clone(definition), arguments.clone());
+    match tokio::task::spawn_blocking(move || definition.check(&arguments)).await {
+        Ok(checked) => checked.map_err(|unfit| unfit.to_string()),
+        Err(defect) => Err(format!("the check against the input schema ended by a defect: {defect}")),
+    }
 }
 
 /// Says why a prepared call was not leased: its connection, its server's configuration or its definition is not the one that

@@ -40,6 +40,7 @@ pub(crate) fn view() -> ServerView {
     ServerView {
         tool_timeout: TOOL_TIMEOUT,
         may_relax: true,
+        check_arguments: true,
         parallel: false,
         local: true,
         plugin: None,

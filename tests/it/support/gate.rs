@@ -325,6 +325,7 @@ impl Bench {
             view: ServerView {
                 tool_timeout: Duration::from_secs(600),
                 may_relax: true,
+                check_arguments: true,
                 parallel: true,
                 local: true,
                 plugin: None,
