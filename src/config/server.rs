@@ -13,12 +13,13 @@ use serde_json::json;
 
 use super::problem::Problem;
 use super::requirements::{Source, refused_server};
-use super::server_keys::{Auth, Exposure, Lifecycle, RestartTable, RestartWhen, ServerTable, Sharing, seconds};
+use super::server_keys::{Auth, Lifecycle, RestartTable, RestartWhen, ServerTable, Sharing, seconds};
 use super::stack::Layer;
 use super::template::Template;
 pub use super::transport::{HttpTarget, StdioLaunch, Transport};
 use super::{identity, parse};
 use crate::model::digest::Digest;
+use crate::model::exposure::Way;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::tool::ServerIdentity;
@@ -74,7 +75,7 @@ pub struct ResolvedServer {
     /// What happens when it dies.
     pub restart: Restart,
     /// Exposures that its tools are left out of.
-    pub omit_tools_from: BTreeSet<Exposure>,
+    pub omit_tools_from: BTreeSet<Way>,
     /// How many tokens of a tool's text the model view keeps.
     pub output_token_limits: BTreeMap<RawToolName, u32>,
     /// The plugin that provides it; none in this version.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::endpoint;
 use super::template::{Template, is_variable_name};
+use crate::model::exposure::Way;
 use crate::model::name::RawToolName;
 use crate::model::posture::ApprovalMode;
 use crate::model::text::shown;
@@ -74,7 +75,7 @@ pub struct ServerTable {
     /// Settings of single tools, by raw name.
     pub tools: Option<BTreeMap<String, ToolTable>>,
     /// Exposures that its tools are left out of: `direct`, `deferred`, `code_mode`. Layers unite.
-    pub omit_tools_from: Option<Vec<Exposure>>,
+    pub omit_tools_from: Option<Vec<Way>>,
     /// Whether hints that relax count (R9). `false` in any layer wins. Default `true` where the defining layer may allow.
     pub trust_annotations: Option<bool>,
     /// Whether arguments are checked against the tools' input schemas before anybody is asked. `false` counts in the layer that
@@ -151,18 +152,6 @@ pub struct ToolTable {
     pub approval_mode: Option<ApprovalMode>,
     /// How many tokens of its text the model view keeps. The smallest of all layers counts.
     pub output_token_limit: Option<u32>,
-}
-
-/// A way for a tool to be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Exposure {
-    /// In the tool list.
-    Direct,
-    /// Found by search.
-    Deferred,
-    /// Called from scripts.
-    CodeMode,
 }
 
 /// The protocol era of a connection.

@@ -157,7 +157,7 @@ impl List<'_> {
             self.push(&own("disabled_tools"), texts(&server.filter.disabled), origin("disabled_tools"));
         }
         if !server.omit_tools_from.is_empty() {
-            let omitted: Vec<String> = server.omit_tools_from.iter().map(|exposure| spelled(*exposure)).collect();
+            let omitted: Vec<String> = server.omit_tools_from.iter().map(|way| spelled(*way)).collect();
             self.push(&own("omit_tools_from"), omitted, origin("omit_tools_from"));
         }
         self.push(&own("trust_annotations"), server.may_relax, origin("trust_annotations"));

@@ -28,10 +28,11 @@ use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
 use crate::config::file::Names as NameStyle;
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
-use crate::config::server_keys::{Exposure, RestartWhen};
+use crate::config::server_keys::RestartWhen;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::config::{Places, Resolved};
+use crate::model::exposure::Way;
 use crate::model::here::is_loopback;
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::pipeline::admit::catalog::{Names, ServerView};
@@ -156,7 +157,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
     let upstream = Lanes::of(upstream, server.sharing, server.restart.when == RestartWhen::OnExit);
     let filter = server.filter.clone();
     // Without search and scripts a tool is shown directly or not at all.
-    let shown = !server.omit_tools_from.contains(&Exposure::Direct);
+    let shown = !server.omit_tools_from.contains(&Way::Direct);
     ServerSpec {
         upstream,
         identity: server.identity,

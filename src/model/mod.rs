@@ -10,6 +10,7 @@ pub mod check;
 pub mod cleaning;
 pub mod decision;
 pub mod digest;
+pub mod exposure;
 pub mod here;
 pub mod item;
 pub mod json;

@@ -228,6 +228,14 @@ impl ToolDefinition {
         self.value.get("inputSchema").unwrap_or(&Value::Null)
     }
 
+    /// Tells whether a model may be shown the tool: not if `_meta.ui.visibility` is a list without `model`. A tool that
+    /// says nothing, or something else than a list, is visible (catalog-dispatch 3.1 rule 4).
+    #[must_use]
+    pub fn is_visible_to_model(&self) -> bool {
+        let visibility = self.meta().and_then(|meta| meta.get("ui")?.get("visibility")?.as_array());
+        visibility.is_none_or(|list| list.iter().any(|who| who == "model"))
+    }
+
     /// Returns `_meta`, if it is an object.
     #[must_use]
     pub fn meta(&self) -> Option<&Map<String, Value>> {
