@@ -114,6 +114,9 @@ Examples:
         /// Whose names to show: those of the gateway's clients, or namespaces and names for a Responses model
         #[arg(long = "for", value_enum, default_value_t = Audience::Mcp, value_name = "AUDIENCE")]
         audience: Audience,
+        /// As if tools were found by search, whatever the configuration and the number of tools say
+        #[arg(long)]
+        search: bool,
     },
     /// Say what a call would come to, and why, without making it
     ///

@@ -6,6 +6,7 @@ use portcullis::config::Resolved;
 use portcullis::config::matcher::unmatched_tools;
 use portcullis::gateway::{self, Ended, ServeOptions};
 use portcullis::host::Host;
+use portcullis::host::listing::Searching;
 use portcullis::host::user::local_caller;
 use portcullis::host::watch::Watch;
 use tokio_util::sync::CancellationToken;
@@ -27,10 +28,11 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         host.shutdown(std::time::Duration::ZERO).await;
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
+    let searching = Searching::of(&resolved.gateway);
     // Ends with the host, or when serving ends.
     tokio::spawn(Watch::new(&host, reloader, &resolved, logins).run(shutdown.clone()));
     tokio::spawn(warn(Arc::clone(&host), resolved, shutdown.clone()));
-    let options = ServeOptions { shutdown, ..ServeOptions::default() };
+    let options = ServeOptions { shutdown, searching, ..ServeOptions::default() };
     let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
         Ended::Client(why) => tracing::info!(%why, "the client has gone"),

@@ -3,16 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis::config::Problem;
 use portcullis::config::matcher::unmatched_tools;
+use portcullis::config::{Problem, Resolved};
 use portcullis::host::Host;
 use portcullis::host::fleet::{ServerState, ServerStatus};
-use portcullis::host::session::Listing;
+use portcullis::host::listing::{Listing, Searching, Surface};
+use portcullis::host::session::Session;
+use portcullis::host::step::Step;
 use portcullis::host::user::local_caller;
+use portcullis::model::exposure::Exposure;
 use portcullis::model::outcome::Origin;
 use portcullis::model::text::shown;
 use portcullis::model::tool::CatalogTool;
 use portcullis::model::verdict::Refusal;
+use portcullis::pipeline::admit::exposure::Exposing;
+use portcullis::pipeline::admit::spec::ToolSpec;
 use portcullis::ports::reviewer::NobodyThere;
 use serde_json::{Value, json};
 
@@ -21,13 +26,8 @@ use super::exit::{Exit, Trouble};
 use super::render::{self, BAD, FAINT, GOOD, STRONG, WARN, field, styled};
 use super::{decision, setup};
 
-/// What is shown is in the list itself: this version has no search that a tool could be deferred to.
-const DIRECT: &str = "direct";
-const REASON: &str = "listed by its server and not filtered";
-const HIDDEN: &str = "hidden";
-
 /// Lists the tools, and ends the servers.
-pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Trouble> {
+pub(crate) async fn run(global: &Global, audience: Audience, search: bool) -> Result<Exit, Trouble> {
     let stop = setup::stop_on_signals()?;
     let setup::Wired { resolved, parts, .. } = setup::wire(global).await?;
     if !resolved.refusals.is_empty() {
@@ -41,7 +41,8 @@ pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Tro
         () = host.fleet().settle_fully() => true,
         () = stop.cancelled() => false,
     };
-    let (listing, servers) = (session.list().await, host.status());
+    session.show_on(surface(audience, search, &resolved));
+    let (view, servers) = (View::of(&session, audience).await, host.status());
     let unmatched = unmatched_tools(&resolved, &host.known_tools());
     host.shutdown(Duration::ZERO).await;
     if !settled {
@@ -52,13 +53,84 @@ pub(crate) async fn run(global: &Global, audience: Audience) -> Result<Exit, Tro
     }
     let warnings: Vec<_> = resolved.warnings.iter().chain(&unmatched).collect();
     match global.format {
-        Format::Human => render::data(&human(&listing, &servers, audience))?,
-        Format::Json => render::json(&machine(&listing, &servers, &warnings, audience))?,
+        Format::Human => render::data(&human(&view, &servers))?,
+        Format::Json => render::json(&machine(&view, &servers, &warnings))?,
     }
     Ok(Exit::Done)
 }
 
-fn human(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> String {
+/// What is listed for an audience.
+enum View {
+    Mcp(Box<Listing>),
+    Responses(Box<Step>),
+}
+
+impl View {
+    async fn of(session: &Session, audience: Audience) -> Self {
+        match audience {
+            Audience::Mcp => Self::Mcp(Box::new(session.catalog().await)),
+            Audience::Responses => Self::Responses(Box::new(session.step().await)),
+        }
+    }
+
+    fn listing(&self) -> &Listing {
+        match self {
+            Self::Mcp(listing) => listing,
+            Self::Responses(step) => step.listing(),
+        }
+    }
+
+    fn name(&self, tool: &CatalogTool) -> String {
+        match self {
+            Self::Mcp(_) => tool.flat.to_string(),
+            Self::Responses(_) => format!("{} {}", tool.namespace, tool.callable),
+        }
+    }
+
+    /// Which way a tool is reached, and why; or who hides it by which rule.
+    fn exposure(&self, tool: &CatalogTool) -> (Exposure, String) {
+        let (listing, reference) = (self.listing(), tool.reference());
+        if let Some(unshown) = listing.withheld().get(&reference) {
+            let Origin { layer, component, rule } = &unshown.origin;
+            let rule = rule.as_ref().map(|rule| format!(", rule {rule}")).unwrap_or_default();
+            let (component, why) = (shown(component, 128), shown(&unshown.why, 300));
+            return (Exposure::Absent, format!("its definition was withheld by {layer}/{component}{rule} ({why})"));
+        }
+        if let Some(by) = listing.hidden().get(&reference) {
+            let by: Vec<String> = by.iter().map(said).collect();
+            return (Exposure::Absent, format!("disabled by {}", by.join("; ")));
+        }
+        if let Self::Responses(step) = self
+            && let Some((_, why)) = step.left_out().iter().find(|(tool, _)| *tool == reference)
+        {
+            return (
+                Exposure::Absent,
+                format!("no model can be given its input schema: {}", shown(&why.to_string(), 300)),
+            );
+        }
+        match listing.exposure(&reference) {
+            Some(exposed) => (exposed.exposure, exposed.reason.to_string()),
+            None => (Exposure::Absent, "a name is taken twice, and that was to be an error".to_owned()),
+        }
+    }
+
+    fn spec(&self, tool: &CatalogTool) -> Option<&ToolSpec> {
+        let Self::Responses(step) = self else { return None };
+        let offer = step.offers().iter().find(|offer| offer.handler.tool().reference() == tool.reference());
+        offer.map(|offer| offer.handler.spec())
+    }
+}
+
+/// What the schema's conversion has changed or cut, a sentence each.
+fn changes(spec: &ToolSpec) -> Vec<String> {
+    let repaired = spec.schema.repairs.iter().map(|repair| format!("at `{}`: {}", repair.pointer, repair.what));
+    let more = (spec.schema.unlisted > 0).then(|| format!("{} more repairs", spec.schema.unlisted));
+    let shrunk = spec.schema.shrunk.to_string();
+    let shrunk = (!shrunk.is_empty()).then_some(shrunk);
+    repaired.chain(more).chain(shrunk).chain(spec.cuts.iter().map(ToString::to_string)).collect()
+}
+
+fn human(view: &View, servers: &[ServerStatus]) -> String {
     let width = render::width();
     let mut out = String::new();
     if servers.is_empty() {
@@ -76,15 +148,15 @@ fn human(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> Str
         if let Some(text) = text {
             out.push_str(&field(2, "because", &text, width));
         }
-        for tool in listing.snapshot().tools().iter().filter(|tool| tool.server == status.server) {
-            out.push_str(&row(listing, tool, audience, width));
+        for tool in view.listing().snapshot().tools().iter().filter(|tool| tool.server == status.server) {
+            out.push_str(&row(view, tool, width));
         }
         for problem in &status.problems {
             out.push_str(&field(2, "unusable", &shown(problem, 500), width));
         }
     }
     let own = |name: &str| servers.iter().any(|status| status.server.as_str() == name);
-    for duplicate in listing.snapshot().duplicates().iter().filter(|tool| !own(tool.server.as_str())) {
+    for duplicate in view.listing().snapshot().duplicates().iter().filter(|tool| !own(tool.server.as_str())) {
         out.push_str(&field(
             0,
             "unusable",
@@ -92,20 +164,10 @@ fn human(listing: &Listing, servers: &[ServerStatus], audience: Audience) -> Str
             width,
         ));
     }
-    out
-}
-
-/// Why a tool is in the list, or who hides it by which rule.
-fn exposure(listing: &Listing, tool: &CatalogTool) -> (&'static str, String) {
-    if let Some(unshown) = listing.withheld().get(&tool.reference()) {
-        let Origin { layer, component, rule } = &unshown.origin;
-        let rule = rule.as_ref().map(|rule| format!(", rule {rule}")).unwrap_or_default();
-        let (component, why) = (shown(component, 128), shown(&unshown.why, 300));
-        return (HIDDEN, format!("its definition was withheld by {layer}/{component}{rule} ({why})"));
+    if let Some(collision) = view.listing().collision() {
+        out.push_str(&field(0, "collision:", &collision.to_string(), width));
     }
-    let Some(by) = listing.hidden().get(&tool.reference()) else { return (DIRECT, REASON.to_owned()) };
-    let by: Vec<String> = by.iter().map(said).collect();
-    (HIDDEN, format!("disabled by {}", by.join("; ")))
+    out
 }
 
 fn said(by: &Refusal) -> String {
@@ -119,18 +181,15 @@ fn said(by: &Refusal) -> String {
     out
 }
 
-fn row(listing: &Listing, tool: &CatalogTool, audience: Audience, width: usize) -> String {
+fn row(view: &View, tool: &CatalogTool, width: usize) -> String {
     let raw = shown(tool.definition.name().as_str(), 128);
-    let visible = match audience {
-        Audience::Mcp => tool.flat.to_string(),
-        Audience::Responses => format!("{} {}", tool.namespace, tool.callable),
-    };
-    let (exposure, reason) = exposure(listing, tool);
-    let mut out = field(2, &format!("{raw}:"), &format!("{visible} ({exposure})"), width);
-    if exposure == HIDDEN {
-        out.push_str(&field(4, "because", &reason, width));
+    let (exposure, reason) = view.exposure(tool);
+    let mut out = field(2, &format!("{raw}:"), &format!("{} ({exposure})", view.name(tool)), width);
+    out.push_str(&field(4, "because", &reason, width));
+    for change in view.spec(tool).map(changes).into_iter().flatten() {
+        out.push_str(&field(4, "changed", &change, width));
     }
-    let definition = listing.shown(&tool.reference());
+    let definition = view.listing().shown(&tool.reference());
     if let Some(description) = definition.and_then(|shown| shown.description()).filter(|text| !text.is_empty()) {
         out.push_str(&field(4, "", &shown(description.lines().next().unwrap_or_default(), 100), width));
     }
@@ -147,9 +206,9 @@ fn state(status: &ServerStatus) -> (anstyle::Style, &'static str, Option<String>
     }
 }
 
-fn machine(listing: &Listing, servers: &[ServerStatus], warnings: &[&Problem], audience: Audience) -> Value {
+fn machine(view: &View, servers: &[ServerStatus], warnings: &[&Problem]) -> Value {
     let tool = |tool: &Arc<CatalogTool>| {
-        let (exposure, reason) = exposure(listing, tool);
+        let (exposure, reason) = view.exposure(tool);
         let mut row = json!({
             "server": tool.server,
             "tool": tool.definition.name(),
@@ -158,20 +217,41 @@ fn machine(listing: &Listing, servers: &[ServerStatus], warnings: &[&Problem], a
             "hints": tool.hints,
             "definition": tool.definition.digest(),
         });
-        let names = match audience {
-            Audience::Mcp => json!({ "name": tool.flat }),
-            Audience::Responses => json!({ "namespace": tool.namespace, "name": tool.callable }),
+        let more = match view {
+            View::Mcp(_) => json!({ "name": tool.flat }),
+            View::Responses(_) => json!({
+                "namespace": tool.namespace,
+                "name": tool.callable,
+                "changes": view.spec(tool).map(changes).unwrap_or_default(),
+            }),
         };
-        if let (Value::Object(row), Value::Object(names)) = (&mut row, names) {
-            row.extend(names);
+        if let (Value::Object(row), Value::Object(more)) = (&mut row, more) {
+            row.extend(more);
         }
         row
     };
-    json!({
-        "revision": listing.snapshot().revision(),
-        "tools": listing.snapshot().tools().iter().map(tool).collect::<Vec<_>>(),
+    let snapshot = view.listing().snapshot();
+    let mut out = json!({
+        "revision": snapshot.revision(),
+        "tools": snapshot.tools().iter().map(tool).collect::<Vec<_>>(),
         "servers": servers,
         "warnings": warnings,
-        "duplicates": listing.snapshot().duplicates(),
-    })
+        "duplicates": snapshot.duplicates(),
+        "collision": view.listing().collision().map(ToString::to_string),
+    });
+    if let (View::Responses(step), Value::Object(out)) = (view, &mut out) {
+        out.insert("request".to_owned(), json!({ "tools": step.tools() }));
+    }
+    out
+}
+
+/// Where the tools would be shown.
+fn surface(audience: Audience, search: bool, resolved: &Resolved) -> Surface {
+    let configured = Searching::of(&resolved.gateway);
+    match audience {
+        Audience::Mcp => {
+            Surface::Gateway { searching: if search { Searching::Always } else { configured }, app_surface: false }
+        }
+        Audience::Responses => Surface::Library(Exposing { search, ..Exposing::library() }),
+    }
 }

@@ -15,6 +15,8 @@ use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
 pub const NOT_ENFORCED: [&str; 5] = ["hooks", "reviewer", "plugins", "granular", "records"];
 
+/// How many tools make clients search where nobody says.
+pub const DEFAULT_SEARCH_FROM: u32 = 100;
 /// The limit of gateway names where nobody sets one: leaves room for a client's own prefix within 64 (R39).
 pub const DEFAULT_NAME_LIMIT: u16 = 46;
 /// How long an ask waits where nobody says, in seconds.
@@ -58,6 +60,24 @@ pub struct GatewayTable {
     pub names: Option<Names>,
     /// The longest gateway name, 32 to 128 characters. Builtin: 46, so that a client's prefix fits in 64 (R39).
     pub name_limit: Option<u16>,
+    /// Whether clients find tools by `search_tools` and call them by `call_tool`, instead of having all of them in the list:
+    /// `auto` (from `search_from` tools on), `always` or `never`. Builtin: `auto`.
+    pub search: Option<Search>,
+    /// From how many tools on `search = "auto"` searches, 1 to 1,000,000. Builtin: 100.
+    pub search_from: Option<u32>,
+}
+
+/// When the gateway's tools are found by search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Search {
+    /// When there are many of them.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// How the gateway names tools.
@@ -91,6 +111,9 @@ impl Settings {
         let gateway = self.gateway.as_ref();
         if gateway.and_then(|g| g.name_limit).is_some_and(|n| !(32..=128).contains(&n)) {
             faults.push(("gateway.name_limit", "must lie between 32 and 128".to_owned()));
+        }
+        if gateway.and_then(|g| g.search_from).is_some_and(|n| !(1..=1_000_000).contains(&n)) {
+            faults.push(("gateway.search_from", "must lie between 1 and 1000000".to_owned()));
         }
         let limits = self.limits.clone().unwrap_or_default();
         if let Some(fault) = limits.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).err()) {

@@ -95,6 +95,8 @@ impl List<'_> {
         let gateway = &resolved.gateway;
         self.push("gateway.names", spelled(gateway.names.value), &gateway.names.layer);
         self.push("gateway.name_limit", i64::from(gateway.name_limit.value), &gateway.name_limit.layer);
+        self.push("gateway.search", spelled(gateway.search.value), &gateway.search.layer);
+        self.push("gateway.search_from", i64::from(gateway.search_from.value), &gateway.search_from.layer);
         let limits = &resolved.limits;
         self.push("limits.ask_timeout_sec", limits.ask_timeout.value.as_secs_f64(), &limits.ask_timeout.layer);
         let calls = &limits.concurrent_calls;

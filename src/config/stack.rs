@@ -15,7 +15,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::discover::{Places, SessionSources};
-use super::file::{DEFAULT_ASK_TIMEOUT, DEFAULT_CONCURRENT_CALLS, DEFAULT_NAME_LIMIT, Names};
+use super::file::{
+    DEFAULT_ASK_TIMEOUT, DEFAULT_CONCURRENT_CALLS, DEFAULT_NAME_LIMIT, DEFAULT_SEARCH_FROM, Names, Search,
+};
 use super::found::Found;
 use super::lock::LayerLock;
 use super::matcher::Matcher;
@@ -110,6 +112,10 @@ pub struct Gateway {
     pub names: Sourced<Names>,
     /// The longest name, in characters.
     pub name_limit: Sourced<u16>,
+    /// Whether tools are found by search.
+    pub search: Sourced<Search>,
+    /// From how many tools on, if that is what decides.
+    pub search_from: Sourced<u32>,
 }
 
 /// Settings of the model view.
@@ -238,8 +244,12 @@ fn merge(
     mut problems: Vec<Problem>,
     places: &Places,
 ) -> Resolved {
-    let mut gateway =
-        Gateway { names: Sourced::builtin(Names::default()), name_limit: Sourced::builtin(DEFAULT_NAME_LIMIT) };
+    let mut gateway = Gateway {
+        names: Sourced::builtin(Names::default()),
+        name_limit: Sourced::builtin(DEFAULT_NAME_LIMIT),
+        search: Sourced::builtin(Search::default()),
+        search_from: Sourced::builtin(DEFAULT_SEARCH_FROM),
+    };
     let mut output = Output { tool_output_token_limit: Sourced::builtin(None) };
     let mut limits = CallLimits {
         ask_timeout: Sourced::builtin(Duration::from_secs_f64(DEFAULT_ASK_TIMEOUT)),
@@ -250,6 +260,8 @@ fn merge(
         let table = settings.gateway.clone().unwrap_or_default();
         gateway.names.replace(table.names, from);
         gateway.name_limit.replace(table.name_limit, from);
+        gateway.search.replace(table.search, from);
+        gateway.search_from.replace(table.search_from, from);
         output.tool_output_token_limit.replace(settings.tool_output_token_limit.map(Some), from);
         let table = settings.limits.clone().unwrap_or_default();
         let timeout = table.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).ok());

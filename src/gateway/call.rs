@@ -32,19 +32,30 @@ const MAX_META: usize = 64 * 1024;
 /// JSON-RPC: the parameters have another shape than the method takes.
 const INVALID_PARAMS: i64 = -32602;
 
+/// What a client calls.
+pub(super) struct Callee<'a> {
+    /// By the name that the client used.
+    pub(super) name: &'a str,
+    /// What it leads to.
+    pub(super) target: Target,
+    /// With these arguments, as the client spelled them.
+    pub(super) arguments: &'a str,
+}
+
 /// Runs a call and puts its answer into `incoming`.
 ///
 /// # Errors
-/// The name cannot be a tool's at all.
+/// Its `_meta` is too large.
 pub(super) async fn run(
     gate: &Gate,
-    name: &str,
+    callee: Callee<'_>,
     incoming: &Incoming,
     context: RequestContext<RoleServer>,
 ) -> Result<(), ErrorData> {
-    let target = gate.session.resolve(name).await.map_err(|bad| ErrorData::invalid_params(bad.to_string(), None))?;
+    let Callee { name, target, arguments } = callee;
+    let is_object = arguments.is_empty() || arguments.starts_with('{');
     // `null` and an absent member are both "no arguments"; the pipeline takes no other text for that but a blank one.
-    let arguments = incoming.arguments().filter(|text| *text != "null").unwrap_or_default();
+    let arguments = if arguments == "null" { "" } else { arguments };
     let mut call = SessionCall::new(target, arguments);
     let mut steps = None;
     if let Some(token) = context.meta.get_progress_token() {
@@ -89,7 +100,7 @@ pub(super) async fn run(
         let _sent = gate.hung_up.run_until_cancelled(steps.flush()).await;
     }
     match ended {
-        Ok(finished) => answer(incoming, name, &finished),
+        Ok(finished) => answer(incoming, name, is_object, &finished),
         Err(_panic) => {
             // The panic itself is in the log by the panic hook; the item was completed by the call's guard.
             tracing::error!(id = %shown_id(incoming.client_id()), "a call ended by a defect");
@@ -112,7 +123,7 @@ async fn relay(gate: &Gate, steps: &mut Option<Steps>) {
     }
 }
 
-fn answer(incoming: &Incoming, name: &str, finished: &Finished) {
+fn answer(incoming: &Incoming, name: &str, is_object: bool, finished: &Finished) {
     match finished.clean.answer() {
         CleanAnswer::Protocol(error) => {
             let spelled = error.verbatim.as_ref().is_some_and(|text| incoming.respond_error_text(text).is_ok());
@@ -120,7 +131,7 @@ fn answer(incoming: &Incoming, name: &str, finished: &Finished) {
                 incoming.respond_error(error.code, &error.message, error.data.as_ref());
             }
         }
-        CleanAnswer::Failure(failure) if failure.code == Code::InvalidArguments && !has_object(incoming) => {
+        CleanAnswer::Failure(failure) if failure.code == Code::InvalidArguments && !is_object => {
             incoming.respond_error(INVALID_PARAMS, &failure.message, Some(&Value::Object(failure.meta())));
         }
         // R25: an unknown tool goes by the name that the client gave, so a hidden one does, too.
@@ -133,11 +144,7 @@ fn answer(incoming: &Incoming, name: &str, finished: &Finished) {
     }
 }
 
-fn has_object(incoming: &Incoming) -> bool {
-    incoming.arguments().is_none_or(|text| text.starts_with('{'))
-}
-
-fn respond(incoming: &Incoming, result: &ToolResult) {
+pub(super) fn respond(incoming: &Incoming, result: &ToolResult) {
     let whole = || Value::Object(result.value().clone()).to_string();
     let text = result.verbatim().map_or_else(whole, |text| text.to_string());
     if incoming.respond(&text).is_err() {

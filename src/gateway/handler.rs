@@ -22,14 +22,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::notices::{self, Shown};
-use super::{call, list};
+use super::{call, list, search};
 use crate::adapters::mcp::client_side::Incoming;
+use crate::host::listing::{Searching, Surface};
 use crate::host::session::Session;
 use crate::model::name::ServerName;
 use crate::ports::upstream::UpstreamLog;
 
 /// The name that clients see.
 const NAME: &str = "portcullis";
+
+/// The extension of clients that show MCP Apps.
+const APPS: &str = "io.modelcontextprotocol/ui";
 
 /// One client's side of the gateway.
 pub(super) struct Gate {
@@ -41,6 +45,7 @@ pub(super) struct Gate {
     /// The client says nothing any more, and takes nothing but answers.
     pub(super) hung_up: CancellationToken,
     pub(super) page: usize,
+    searching: Searching,
     shown: Arc<Shown>,
     level: Arc<Mutex<LoggingLevel>>,
     logs: Mutex<Option<broadcast::Receiver<(ServerName, UpstreamLog)>>>,
@@ -48,7 +53,14 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(session: Arc<Session>, page: usize, stop: CancellationToken, hung_up: CancellationToken) -> Self {
+    pub(super) fn new(
+        session: Arc<Session>,
+        page: usize,
+        searching: Searching,
+        stop: CancellationToken,
+        hung_up: CancellationToken,
+    ) -> Self {
+        session.show_on(Surface::Gateway { searching, app_surface: false });
         let logs = session.host().fleet().logs();
         Self {
             session,
@@ -56,6 +68,7 @@ impl Gate {
             stop,
             hung_up,
             page,
+            searching,
             shown: Arc::default(),
             level: Arc::new(Mutex::new(LoggingLevel::Info)),
             logs: Mutex::new(Some(logs)),
@@ -93,6 +106,10 @@ impl ServerHandler for Gate {
         if self.initialized.swap(true, Ordering::AcqRel) {
             return Err(ErrorData::invalid_request("the session is initialized already", None));
         }
+        // Such a client shows Apps, and keeps from its model what is for them alone.
+        let extensions = request.capabilities.extensions.as_ref();
+        let app_surface = extensions.is_some_and(|known| known.contains_key(APPS));
+        self.session.show_on(Surface::Gateway { searching: self.searching, app_surface });
         self.negotiate_initialize(&request)
     }
 
@@ -124,8 +141,9 @@ impl ServerHandler for Gate {
         let invalid = |bad: list::BadCursor| ErrorData::invalid_params(bad.to_string(), None);
         let cursor = list::cursor(incoming.params()).map_err(invalid)?;
         let listing = self.session.catalog().await;
-        let page = list::page(&listing, cursor.as_deref(), self.page).map_err(invalid)?;
-        self.shown.set(&listing);
+        let ours = search::ours(&self.session, &listing);
+        let page = list::page(&listing, &ours, cursor.as_deref(), self.page).map_err(invalid)?;
+        self.shown.set(list::visible(&listing, &ours));
         self.session.note_shown(&page.shown);
         incoming.respond(&page.text).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         Ok(ListToolsResult::default())
@@ -137,7 +155,21 @@ impl ServerHandler for Gate {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let incoming = incoming(&context)?;
-        Box::pin(call::run(self, &request.name, &incoming, context)).await?;
+        let searches = self.session.searches();
+        match request.name.as_ref() {
+            search::SEARCH if searches => search::find(self, &incoming).await,
+            search::CALL if searches => match search::callee(&self.session, incoming.arguments()) {
+                Ok(callee) => Box::pin(call::run(self, callee, &incoming, context)).await?,
+                Err(bad) => search::refuse(&incoming, &bad),
+            },
+            name => {
+                let target = self.session.resolve(name).await;
+                let target = target.map_err(|bad| ErrorData::invalid_params(bad.to_string(), None))?;
+                let arguments = incoming.arguments().unwrap_or_default();
+                let callee = call::Callee { name, target, arguments };
+                Box::pin(call::run(self, callee, &incoming, context)).await?;
+            }
+        }
         Ok(CallToolResponse::Complete(CallToolResult::success(Vec::new())))
     }
 }

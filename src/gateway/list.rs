@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::host::session::Listing;
+use crate::host::listing::Listing;
 use crate::model::digest::Digest;
 use crate::model::revision::Revision;
 use crate::model::tool::CatalogTool;
@@ -55,23 +55,30 @@ pub(super) struct Page {
     pub(super) shown: Vec<Arc<CatalogTool>>,
 }
 
-/// Returns the page from `cursor` on.
+/// Returns the page from `cursor` on; the first begins with `ours`, the definitions of our own tools.
 ///
 /// A cursor counts the tools of the whole catalog: those that are hidden may be others by the next page.
-pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Result<Page, BadCursor> {
+pub(super) fn page(listing: &Listing, ours: &str, cursor: Option<&str>, size: usize) -> Result<Page, BadCursor> {
     let (revision, all) = (listing.snapshot().revision(), listing.snapshot().tools());
     let start = cursor.map_or(Ok(0), |cursor| parse(cursor, revision, all.len()))?;
     let mut out = String::from(r#"{"tools":["#);
     let mut shown: Vec<Arc<CatalogTool>> = Vec::new();
     let visible = all.iter().enumerate().skip(start);
+    let is_listed = |tool: &Arc<CatalogTool>| {
+        listing.exposure(&tool.reference()).is_some_and(|exposed| exposed.exposure.is_listed())
+    };
+    let visible = visible.filter(|(_, tool)| is_listed(tool));
     let visible = visible.filter_map(|(at, tool)| Some((at, tool, listing.shown(&tool.reference())?)));
     let mut next = None;
+    if start == 0 {
+        out.push_str(ours);
+    }
     for (at, tool, definition) in visible {
         if shown.len() == size.max(1) || !shown.is_empty() && out.len() >= PAGE_BYTES {
             next = Some(at);
             break;
         }
-        if !shown.is_empty() {
+        if !out.ends_with('[') {
             out.push(',');
         }
         definition.write_renamed(tool.flat.as_str(), &mut out);
@@ -87,15 +94,16 @@ pub(super) fn page(listing: &Listing, cursor: Option<&str>, size: usize) -> Resu
     Ok(Page { text: out, shown })
 }
 
-/// Returns what a client sees, as a digest.
-pub(super) fn visible(listing: &Listing) -> Digest {
+/// Returns what a client sees, as a digest: `ours`, the definitions of our own tools, and what is listed.
+pub(super) fn visible(listing: &Listing, ours: &str) -> Digest {
     // The raw digest, too: a definition that changed only where it is edited must be listed again, or its calls are stale.
     let shown =
         listing.tools().iter().filter_map(|tool| Some((tool, listing.shown(&tool.reference())?.shown_digest())));
     let digests: Vec<_> = shown.map(|(tool, shown)| (tool, tool.definition.digest(), shown)).collect();
-    Digest::of_parts(digests.iter().flat_map(|(tool, raw, shown)| {
+    let listed = digests.iter().flat_map(|(tool, raw, shown)| {
         [tool.flat.as_str().as_bytes(), raw.as_bytes().as_slice(), shown.as_bytes().as_slice()]
-    }))
+    });
+    Digest::of_parts(std::iter::once(ours.as_bytes()).chain(listed))
 }
 
 fn cursor_at(revision: Revision, offset: usize) -> String {

@@ -9,6 +9,7 @@
 //! | `door` | what may come before the handshake? |
 //! | `handler` | what is answered to which request? |
 //! | `list` | what does the client see of the catalog? |
+//! | `search` | how are tools found and called that are not in the list? |
 //! | `call` | how does a call go in and its answer out? |
 //! | `progress` | what does the client hear of a call under way? |
 //! | `relay` | how does a server's question get to the client whose call it belongs to? |
@@ -28,6 +29,7 @@ mod list;
 mod notices;
 mod progress;
 mod relay;
+mod search;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::mcp::transport::{Limits, LineEnd, LineTransport};
 use crate::host::Host;
+use crate::host::listing::Searching;
 use crate::model::caller::Caller;
 use crate::ports::reviewer::NobodyThere;
 use door::Door;
@@ -62,11 +65,14 @@ pub struct ServeOptions {
     pub page: usize,
     /// Bounds of the connection.
     pub limits: Limits,
+    /// Whether the client finds tools by search instead of having all of them in the list; [`Searching::Never`] by default.
+    pub searching: Searching,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { shutdown: CancellationToken::new(), grace: GRACE, page: PAGE, limits: Limits::default() }
+        let (shutdown, limits) = (CancellationToken::new(), Limits::default());
+        Self { shutdown, grace: GRACE, page: PAGE, limits, searching: Searching::Never }
     }
 }
 
@@ -109,7 +115,7 @@ where
     let end = lines.end();
     let (stop, hung_up, quit) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let session = host.session(caller, Arc::new(NobodyThere));
-    let gate = Gate::new(session, options.page, stop.clone(), hung_up.clone());
+    let gate = Gate::new(session, options.page, options.searching, stop.clone(), hung_up.clone());
     let calls = gate.calls.clone();
     let lookout = tokio::spawn(look_out(options.clone(), end.clone(), stop.clone(), hung_up.clone(), quit.clone()));
 

@@ -17,8 +17,9 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::list;
-use crate::host::session::{Listing, Session};
+use super::{list, search};
+use crate::host::listing::Listing;
+use crate::host::session::Session;
 use crate::model::digest::Digest;
 use crate::model::name::ServerName;
 use crate::model::text;
@@ -40,8 +41,8 @@ pub(super) struct Shown {
 
 impl Shown {
     /// Notes that the client gets this list.
-    pub(super) fn set(&self, listing: &Listing) {
-        *self.visible.lock() = Some(list::visible(listing));
+    pub(super) fn set(&self, visible: Digest) {
+        *self.visible.lock() = Some(visible);
         // The catalog may have changed between the list and this note.
         self.listed.notify_one();
     }
@@ -52,16 +53,20 @@ impl Shown {
     }
 }
 
+fn seen(session: &Session, listing: &Listing) -> Digest {
+    list::visible(listing, &search::ours(session, listing))
+}
+
 /// Tells the client when its list changes, until the future is dropped, or the client or its session is gone.
 pub(super) async fn list_changes(session: Weak<Session>, shown: Arc<Shown>, peer: Peer<RoleServer>) {
     let Some(first) = session.upgrade() else { return };
     let mut revisions = first.host().catalog().watch();
-    let visible = list::visible(&first.catalog().await);
+    let visible = seen(&first, &first.catalog().await);
     drop(first);
     shown.visible.lock().get_or_insert(visible);
     loop {
         let Some(now) = session.upgrade() else { return };
-        let visible = list::visible(&now.catalog_now().await);
+        let visible = seen(&now, &now.catalog_now().await);
         drop(now);
         if shown.differs(visible)
             && let Err(error) = peer.notify_tool_list_changed().await

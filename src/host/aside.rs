@@ -62,6 +62,14 @@ impl Session {
         }
     }
 
+    /// Returns what may be shown of a server's instructions, or of what else it says of a namespace; none: nothing.
+    pub async fn clean_instructions(&self, server: &ServerName, text: &Arc<str>) -> Option<Arc<str>> {
+        match self.clean_log(server, None, &Value::from(text.as_ref())).await? {
+            (_, Value::String(left)) => Some(if *left == **text { Arc::clone(text) } else { left.into() }),
+            _ => None,
+        }
+    }
+
     async fn about(&self, tool: ToolRef, identity: ServerIdentity) -> Option<About> {
         let now_ms = u64::try_from(self.host().pipeline().clock.now().as_millisecond()).unwrap_or(0);
         let labels = self.labels(&tool, now_ms).await?;

@@ -1,22 +1,24 @@
 //! One session of one caller: what it was shown, and the calls it makes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::Host;
+use super::listing::{Descriptions, Listing, Seen, Surface};
+use super::seal::{self, BadSeal, Seal};
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
 use crate::model::tool::CatalogTool;
-use crate::model::verdict::Refusal;
-use crate::pipeline::admit::catalog::Snapshot;
+use crate::pipeline::admit::handlers::Handlers;
+use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, Searchable};
 use crate::pipeline::consent::connector;
 use crate::pipeline::dispatch::meta::TurnInfo;
-use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Unshown, Viewer};
+use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Viewer};
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
 use crate::ports::questions::Questions;
 use crate::ports::reviewer::Reviewer;
@@ -32,6 +34,23 @@ pub struct Session {
     reviewer: Arc<dyn Reviewer>,
     served: Mutex<Served>,
     definitions: Arc<Definitions>,
+    surface: Mutex<Surface>,
+    index: Mutex<Option<Arc<SearchIndex>>>,
+    handlers: Mutex<Handlers>,
+    seal: Seal,
+}
+
+/// A tool that a search has found.
+#[derive(Debug, Clone)]
+pub struct Hit {
+    /// How the tool is called from now on: `call_tool` must bring this text, whole (R24).
+    pub seal: String,
+    /// The tool.
+    pub tool: Arc<CatalogTool>,
+    /// Its definition as it may be shown.
+    pub definition: ShownDefinition,
+    /// How well it fits; comparable within one search only.
+    pub score: f32,
 }
 
 /// What a session was shown last.
@@ -39,48 +58,6 @@ pub struct Session {
 struct Served {
     digests: HashMap<ToolRef, Digest>,
     names: HashMap<FlatName, ToolRef>,
-}
-
-/// What a session may see of the catalog at one moment.
-#[derive(Debug)]
-pub struct Listing {
-    snapshot: Arc<Snapshot>,
-    tools: Vec<Arc<CatalogTool>>,
-    hidden: BTreeMap<ToolRef, BTreeSet<Refusal>>,
-    shown: HashMap<ToolRef, ShownDefinition>,
-    withheld: BTreeMap<ToolRef, Unshown>,
-}
-
-impl Listing {
-    /// Returns the tools to show, sorted by raw identity.
-    #[must_use]
-    pub fn tools(&self) -> &[Arc<CatalogTool>] {
-        &self.tools
-    }
-
-    /// Returns the whole catalog that this is a part of, hidden tools included.
-    #[must_use]
-    pub fn snapshot(&self) -> &Arc<Snapshot> {
-        &self.snapshot
-    }
-
-    /// Returns the tools that the connector policy hides, each with whoever disables it.
-    #[must_use]
-    pub fn hidden(&self) -> &BTreeMap<ToolRef, BTreeSet<Refusal>> {
-        &self.hidden
-    }
-
-    /// Returns the definition of a tool as it may be shown; none for a tool that is not among [`Listing::tools`].
-    #[must_use]
-    pub fn shown(&self, tool: &ToolRef) -> Option<&ShownDefinition> {
-        self.shown.get(tool)
-    }
-
-    /// Returns the tools that are hidden because their definitions were withheld, each with the reason (R31).
-    #[must_use]
-    pub fn withheld(&self) -> &BTreeMap<ToolRef, Unshown> {
-        &self.withheld
-    }
 }
 
 /// One call of a session.
@@ -101,6 +78,8 @@ pub struct SessionCall {
     pub questions: Option<Arc<dyn Questions>>,
     /// Whoever can be asked about this call; none: the session's.
     pub reviewer: Option<Arc<dyn Reviewer>>,
+    /// The digest of the definition that it is made for; none: of the one that the session was shown last (R24).
+    pub seen: Option<Digest>,
     /// Ends the call.
     pub cancel: CancellationToken,
 }
@@ -118,6 +97,7 @@ impl SessionCall {
             progress: None,
             questions: None,
             reviewer: None,
+            seen: None,
             cancel: CancellationToken::new(),
         }
     }
@@ -131,7 +111,9 @@ impl Drop for Session {
 
 impl Session {
     pub(super) fn new(host: Arc<Host>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Self {
-        Self { host, caller, reviewer, served: Mutex::default(), definitions: Arc::default() }
+        let (surface, index, handlers) = (Mutex::new(Surface::plain()), Mutex::default(), Mutex::default());
+        let (served, definitions) = (Mutex::default(), Arc::default());
+        Self { host, caller, reviewer, served, definitions, surface, index, handlers, seal: Seal::fresh() }
     }
 
     /// Returns who calls.
@@ -169,21 +151,99 @@ impl Session {
         let now_ms = u64::try_from(self.host.pipeline().clock.now().as_millisecond()).unwrap_or(0);
         let hidden = connector::hidden(&snapshot, &self.caller, now_ms).await;
         let visible = snapshot.tools().iter().filter(|tool| !hidden.contains_key(&tool.reference()));
-        let mut tools: Vec<Arc<CatalogTool>> = visible.cloned().collect();
+        let visible: Vec<Arc<CatalogTool>> = visible.cloned().collect();
         let who = Viewer { caller: &self.caller, state: &self.host.pipeline().state, now_ms };
         let (mut shown, mut withheld) = (HashMap::new(), BTreeMap::new());
-        for (tool, looked) in self.definitions.list(&tools, snapshot.policies(), &who).await {
+        for (tool, looked) in self.definitions.list(&visible, snapshot.policies(), &who).await {
             match looked {
                 Ok(definition) => _ = shown.insert(tool, definition),
                 Err(unshown) => _ = withheld.insert(tool, unshown),
             }
         }
-        tools.retain(|tool| shown.contains_key(&tool.reference()));
-        Listing { tools, hidden, snapshot, shown, withheld }
+        let described = self.described(&visible).await;
+        let how = self.surface.lock().exposing(snapshot.tools().len());
+        Listing::of(Seen { snapshot, hidden, shown, withheld, described }, how)
+    }
+
+    /// What may be shown of the descriptions of these tools' namespaces.
+    async fn described(&self, tools: &[Arc<CatalogTool>]) -> Descriptions {
+        let mut described = Descriptions::new();
+        for tool in tools {
+            let Some(text) = &tool.namespace_description else { continue };
+            let key = (tool.server.clone(), Arc::clone(text));
+            if !described.contains_key(&key)
+                && let Some(left) = self.clean_instructions(&tool.server, text).await
+            {
+                described.insert(key, left);
+            }
+        }
+        described
+    }
+
+    /// Tells where the tools of this session are shown from now on; [`Surface::plain`] at first.
+    pub fn show_on(&self, surface: Surface) {
+        *self.surface.lock() = surface;
+    }
+
+    /// Tells whether tools are found by search now.
+    #[must_use]
+    pub fn searches(&self) -> bool {
+        self.surface.lock().searches(self.host.catalog().current().tools().len())
+    }
+
+    /// Finds tools that are not in the list, and notes that this session has been shown them (R24). At most `limit`, the best
+    /// first; none: [`DEFAULT_LIMIT`](crate::pipeline::admit::search::DEFAULT_LIMIT).
+    ///
+    /// # Errors
+    /// [`BadSearch`], with a text for the model.
+    pub async fn search(&self, query: &str, limit: Option<usize>) -> Result<Vec<Hit>, BadSearch> {
+        let listing = self.catalog().await;
+        let index = self.index_of(&listing.searched());
+        let found = index.search(query, limit)?;
+        let hit = |found: Found| {
+            let definition = listing.shown(&found.tool.reference())?.clone();
+            Some(Hit { seal: self.seal.of(&found.tool), tool: found.tool, definition, score: found.score })
+        };
+        let hits: Vec<Hit> = found.into_iter().filter_map(hit).collect();
+        self.note_shown(hits.iter().map(|hit| &hit.tool));
+        Ok(hits)
+    }
+
+    /// Returns an index of these tools: the last one, if it is of just these (catalog-dispatch 3.3 rule 19).
+    pub(super) fn index_of(&self, tools: &[Searchable<'_>]) -> Arc<SearchIndex> {
+        let mut last = self.index.lock();
+        let index = SearchIndex::of(tools, last.as_ref());
+        *last = Some(Arc::clone(&index));
+        index
+    }
+
+    /// Returns what is searched, for a text about it.
+    pub(crate) fn index(&self, listing: &Listing) -> Arc<SearchIndex> {
+        self.index_of(&listing.searched())
+    }
+
+    pub(super) fn handlers(&self) -> &Mutex<Handlers> {
+        &self.handlers
+    }
+
+    /// Returns the tool of a reference that [`Session::search`] gave in this session (R24).
+    ///
+    /// # Errors
+    /// [`BadSeal`] for any other text, and for a tool that is defined otherwise by now.
+    pub fn unseal(&self, reference: &str) -> Result<Target, BadSeal> {
+        let name = seal::name_in(reference).ok_or(BadSeal::Foreign)?;
+        let served = self.served.lock();
+        let tool = served.names.get(name).ok_or(BadSeal::Foreign)?;
+        let digest = served.digests.get(tool).ok_or(BadSeal::Foreign)?;
+        if self.seal.fits(reference, name, tool, *digest) {
+            Ok(Target::from(tool.clone()))
+        } else {
+            Err(BadSeal::Outdated)
+        }
     }
 
     /// Notes that this session has been shown these tools, and no others.
-    pub fn note_shown(&self, tools: &[Arc<CatalogTool>]) {
+    pub fn note_shown<'t>(&self, tools: impl IntoIterator<Item = &'t Arc<CatalogTool>>) {
         let mut served = self.served.lock();
         // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
         if served.digests.len() > MAX_SERVED {
@@ -206,7 +266,12 @@ impl Session {
             return Ok(Target::from(reference.clone()));
         }
         let unresolved = Target { server: None, tool: RawToolName::parse(name)? };
-        let find = || self.host.catalog().current().by_flat_name(name).map(|tool| Target::from(tool.reference()));
+        // One that is for Apps alone goes by the name that the client used, as an unknown one does (R25).
+        let target = |tool: &CatalogTool| self.visible(Target::from(tool.reference()));
+        let find = || {
+            let found = self.host.catalog().current().by_flat_name(name).map(|tool| target(tool))?;
+            Some(if found.server.is_some() { found } else { unresolved.clone() })
+        };
         if let Some(target) = find() {
             return Ok(target);
         }
@@ -220,11 +285,12 @@ impl Session {
                 self.host.fleet().await_ready(&server, &self.caller).await;
             }
         }
-        Ok(find().unwrap_or(unresolved))
+        Ok(find().unwrap_or_else(|| unresolved.clone()))
     }
 
     /// Runs a call.
-    pub async fn call(&self, call: SessionCall) -> Finished {
+    pub async fn call(&self, mut call: SessionCall) -> Finished {
+        call.target = self.visible(call.target);
         let target = call.target.clone();
         let finished = self.host.pipeline().run(self.request(call)).await;
         if let Some(server) = &target.server {
@@ -245,12 +311,21 @@ impl Session {
     }
 
     /// Says what a call would come to, without making it.
-    pub async fn explain(&self, call: SessionCall) -> Explanation {
+    pub async fn explain(&self, mut call: SessionCall) -> Explanation {
+        call.target = self.visible(call.target);
         self.host.pipeline().explain(self.request(call)).await
     }
 
+    /// A tool that is for an App's own surface alone is not there for a model (catalog-dispatch 3.1 rule 4, R25).
+    fn visible(&self, target: Target) -> Target {
+        let tool = target.resolved().and_then(|reference| self.host.catalog().current().find(&reference));
+        let for_apps = tool.is_some_and(|listed| !listed.tool().definition.is_visible_to_model());
+        if for_apps && !self.surface.lock().shows_apps() { Target { server: None, tool: target.tool } } else { target }
+    }
+
     fn request(&self, call: SessionCall) -> CallRequest {
-        let seen = call.target.resolved().and_then(|reference| self.served.lock().digests.get(&reference).copied());
+        let last = |reference| self.served.lock().digests.get(&reference).copied();
+        let seen = call.seen.or_else(|| call.target.resolved().and_then(last));
         CallRequest {
             id: call.id.unwrap_or_else(CallId::fresh),
             caller: self.caller.clone(),

@@ -373,6 +373,8 @@ mod tests {
 
     use async_trait::async_trait;
 
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::adapters::wasm::Engine;
     use crate::host::fleet::{BackOff, Fleet};
@@ -434,6 +436,7 @@ mod tests {
                 tool_timeout: Duration::from_secs(1),
                 may_relax: false,
                 check_arguments: true,
+                omitted: BTreeSet::new(),
                 parallel: false,
                 local: true,
                 plugin: None,

@@ -32,7 +32,6 @@ use crate::config::server_keys::RestartWhen;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::config::{Places, Resolved};
-use crate::model::exposure::Way;
 use crate::model::here::is_loopback;
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::pipeline::admit::catalog::{Names, ServerView};
@@ -156,8 +155,6 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
     };
     let upstream = Lanes::of(upstream, server.sharing, server.restart.when == RestartWhen::OnExit);
     let filter = server.filter.clone();
-    // Without search and scripts a tool is shown directly or not at all.
-    let shown = !server.omit_tools_from.contains(&Way::Direct);
     ServerSpec {
         upstream,
         identity: server.identity,
@@ -166,13 +163,14 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             tool_timeout: server.tool_timeout,
             may_relax: server.may_relax,
             check_arguments: server.check_arguments,
+            omitted: server.omit_tools_from.clone(),
             parallel: server.parallel,
             local: is_local(&server.transport),
             plugin: server.plugin.clone(),
             slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],
         },
         connectors: BTreeMap::new(),
-        filter: Arc::new(move |tool: &RawToolName| shown && filter.allows(tool)),
+        filter: Arc::new(move |tool: &RawToolName| filter.allows(tool)),
         required: server.required,
         startup_timeout: server.startup_timeout,
         back_off: BackOff {

@@ -69,7 +69,9 @@ impl ArgumentCheck {
             Some(Ok(compiled)) => compiled.values.saturating_mul(arguments.canonical().len()) > LIGHT,
             Some(Err(_)) => false,
             // What it comes to is not known before it is compiled, and a large one takes a while to be.
-            None => schema::size(input).is_ok_and(|values| values > 1000 || values * arguments.canonical().len() > LIGHT),
+            None => {
+                schema::size(input).is_ok_and(|values| values > 1000 || values * arguments.canonical().len() > LIGHT)
+            }
         }
     }
 
@@ -115,7 +117,8 @@ mod tests {
 
     #[test]
     fn a_violation_is_told_by_its_pointer_and_without_the_value() {
-        let input = json!({"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}}},"required":["b"]});
+        let input =
+            json!({"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}}},"required":["b"]});
         let told = check(&input, r#"{"a":[1,"hunter2"]}"#).unwrap_err().to_string();
         assert!(told.contains("at /a/1") && told.contains("integer"), "{told}");
         assert!(told.contains("at the top") && told.contains("\"b\""), "{told}");

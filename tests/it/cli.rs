@@ -390,11 +390,13 @@ fn tools_lists_what_is_there_and_what_is_not_and_why() {
     insta::assert_snapshot!(ran.out, @r"
     bad ready
       good: bad__good (direct)
+        because tool search is off
       unusable the `inputSchema` of tool `bad` is not an object
     dead failed
       because ended during start-up: exit status: 3; stderr: no licence
     good ready
       echo: good__echo (direct)
+        because tool search is off
     off disabled
       because disabled by the user layer
     twice ready

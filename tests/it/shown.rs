@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portcullis::gateway::ServeOptions;
-use portcullis::host::session::Listing;
+use portcullis::host::listing::Listing;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::ToolRef;
 use portcullis::model::outcome::{Code, Stage};

@@ -1,6 +1,6 @@
 //! The demo's host: its servers, its layers, and the person who answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +122,7 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
             tool_timeout: TIMEOUT,
             may_relax: true,
             check_arguments: true,
+            omitted: BTreeSet::new(),
             parallel: false,
             local: true,
             plugin: None,

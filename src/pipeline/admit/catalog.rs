@@ -14,6 +14,7 @@ use super::leases::{Leases, OpenLease};
 use super::naming::{self, FlatStyle, NameLimit, Nameable, NamingOptions};
 use super::slots::Slots;
 use crate::model::digest::Digest;
+use crate::model::exposure::Way;
 use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
 use crate::model::tool::{CatalogTool, Connector, ServerIdentity, ToolDefinition};
@@ -48,6 +49,8 @@ pub struct ServerView {
     pub may_relax: bool,
     /// Whether arguments are checked against its tools' input schemas before anybody is asked.
     pub check_arguments: bool,
+    /// Ways in which its tools are not reached.
+    pub omitted: BTreeSet<Way>,
     /// Whether its calls may run in parallel without a read-only hint.
     pub parallel: bool,
     /// Whether it runs on this machine: only then may it send a person's browser to an address here.
@@ -176,6 +179,12 @@ impl Snapshot {
     #[must_use]
     pub fn duplicates(&self) -> &[ToolRef] {
         &self.duplicates
+    }
+
+    /// Returns a server.
+    #[must_use]
+    pub fn server(&self, name: &ServerName) -> Option<&ServerEntry> {
+        self.servers.get(name)
     }
 
     /// Finds a tool by the name that the gateway shows.

@@ -100,6 +100,9 @@ pub struct Exposing {
     pub code_only: bool,
     /// Whether Apps are on.
     pub apps: bool,
+    /// Whether whoever lists the tools shows Apps as well and keeps what is for them alone from its model itself, as MCP
+    /// clients with the extension `io.modelcontextprotocol/ui` do.
+    pub app_surface: bool,
     /// `code_mode.direct_only_tool_namespaces`, as the model sees them.
     pub direct_only: BTreeSet<String>,
     /// Names that no tool may have.
@@ -117,6 +120,7 @@ impl Exposing {
             search: false,
             code_only: false,
             apps: true,
+            app_surface: false,
             direct_only: BTreeSet::new(),
             reserved: [RegistryName::plain("shell_command")].into(),
             collisions_fail: false,
@@ -402,7 +406,7 @@ pub fn expose(candidates: &[Candidate<'_>], how: &Exposing) -> Result<Exposures,
 /// Why a model may not see the tool at all (rules 10 and 3.1 rule 4).
 fn absent(candidate: &Candidate<'_>, how: &Exposing) -> Option<Reason> {
     let tool = candidate.tool;
-    if !tool.definition.is_visible_to_model() {
+    if !how.app_surface && !tool.definition.is_visible_to_model() {
         return Some(Reason::Visibility);
     }
     let policy = candidate.app?;

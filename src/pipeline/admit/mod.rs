@@ -2,9 +2,12 @@
 
 pub mod catalog;
 pub mod exposure;
+pub mod handlers;
 pub mod leases;
 pub mod naming;
+pub mod schema;
 pub mod search;
 pub mod slots;
+pub mod spec;
 
 mod words;

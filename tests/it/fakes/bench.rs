@@ -1,6 +1,6 @@
 //! A pipeline on a bench: its catalog is published by the test, its servers are scripted, and no fleet runs behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ pub(crate) fn view() -> ServerView {
         tool_timeout: TOOL_TIMEOUT,
         may_relax: true,
         check_arguments: true,
+        omitted: BTreeSet::new(),
         parallel: false,
         local: true,
         plugin: None,

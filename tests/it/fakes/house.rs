@@ -12,6 +12,7 @@ use portcullis::model::caller::Caller;
 use portcullis::model::digest::Digest;
 use portcullis::model::name::{ServerName, Target, ToolRef};
 use portcullis::model::tool::ServerIdentity;
+use portcullis::pipeline::admit::catalog::Names;
 use portcullis::ports::reviewer::NobodyThere;
 
 use super::Journal;
@@ -60,11 +61,25 @@ impl House {
         specs: BTreeMap<String, ServerSpec>,
         disabled: BTreeMap<ServerName, String>,
     ) -> Self {
+        Self::build(policies, specs, disabled, names())
+    }
+
+    /// Runs these servers, whose tools are named like this.
+    pub(crate) fn named(policies: &Policies, specs: BTreeMap<String, ServerSpec>, names: Names) -> Self {
+        Self::build(policies, specs, BTreeMap::new(), names)
+    }
+
+    fn build(
+        policies: &Policies,
+        specs: BTreeMap<String, ServerSpec>,
+        disabled: BTreeMap<ServerName, String>,
+        names: Names,
+    ) -> Self {
         let journal = Journal::default();
         let tape = Tape::new(&journal);
         let host = Host::start(HostParts {
             policies: policies.finish(),
-            names: names(),
+            names,
             servers: specs.into_iter().map(|(name, spec)| (ServerName::parse(&name).unwrap(), spec)).collect(),
             disabled,
             state: Arc::new(in_memory()),

@@ -1,6 +1,6 @@
 //! A gateway with a scripted server behind it and a client that writes raw lines, all in one process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -326,6 +326,7 @@ impl Bench {
                 tool_timeout: Duration::from_secs(600),
                 may_relax: true,
                 check_arguments: true,
+                omitted: BTreeSet::new(),
                 parallel: true,
                 local: true,
                 plugin: None,

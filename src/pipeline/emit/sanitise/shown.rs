@@ -41,6 +41,12 @@ impl ShownDefinition {
         self.0.verbatim()
     }
 
+    /// Returns the definition as a value; the name in it is the raw one.
+    #[must_use]
+    pub fn value(&self) -> &Map<String, Value> {
+        self.0.value()
+    }
+
     /// Appends the text under another name to `out`.
     pub fn write_renamed(&self, name: &str, out: &mut String) {
         self.0.write_renamed(name, out);
