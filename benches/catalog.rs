@@ -211,6 +211,8 @@ fn spec(name: &ServerName, tools: usize) -> ServerSpec {
             local: true,
             plugin: None,
             slots: Vec::new(),
+            file_parameters: false,
+            files: None,
         },
         connectors: BTreeMap::new(),
         filter: Arc::new(|_| true),

@@ -2,6 +2,7 @@
 
 mod children;
 pub mod clock;
+pub mod files;
 pub mod mcp;
 pub mod oauth;
 pub mod record;

@@ -58,6 +58,7 @@ impl Exit {
             | Code::DuplicateId
             | Code::RecordFailed
             | Code::StateFailed
+            | Code::UploadFailed
             | Code::Timeout
             | Code::QuestionRefused
             | Code::Ambiguous

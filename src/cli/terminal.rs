@@ -140,6 +140,7 @@ mod tests {
             tool: ToolRef::parse("files/write").unwrap(),
             title: None,
             arguments: "{}".to_owned(),
+            files: Vec::new(),
             cut: false,
             asks: vec![StandingAsk { key: AskKey { source, rule: None }, ask, fault: None, strict: false }],
             reviewers: Reviewers::PERSON,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::file::{NOT_ENFORCED, Settings};
+use super::plugins::PluginTable;
 use super::policy_keys::PolicyTable;
 use super::server_keys::ServerTable;
 use super::unknown::{schema_of, without_null};
@@ -63,6 +64,7 @@ pub fn reference_markdown() -> String {
     let mut page = INTRODUCTION.to_owned();
     section(&mut page, "Settings", &schema_of::<Settings>());
     section(&mut page, "`[mcp_servers.NAME]`", &schema_of::<ServerTable>());
+    section(&mut page, "`[plugins.ID]`", &schema_of::<PluginTable>());
     section(&mut page, "`[[policies]]`", &schema_of::<PolicyTable>());
     page.push_str(LOCK);
     let sections: Vec<_> = NOT_ENFORCED.iter().map(|name| format!("`[{name}]`")).collect();

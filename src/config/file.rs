@@ -7,13 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::apps::{self, AppsTable};
+use super::files::FilesTable;
 use super::requirements::may_require;
 use super::requirements_keys::{DelegateTable, RequirementsTable};
 use crate::model::layer::LayerKind;
 use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
-pub const NOT_ENFORCED: [&str; 5] = ["hooks", "reviewer", "plugins", "granular", "records"];
+pub const NOT_ENFORCED: [&str; 4] = ["hooks", "reviewer", "granular", "records"];
 
 /// How many tools make clients search where nobody says.
 pub const DEFAULT_SEARCH_FROM: u32 = 100;
@@ -24,7 +25,7 @@ pub const DEFAULT_ASK_TIMEOUT: f64 = 600.0;
 /// How many calls run at once where nobody says.
 pub const DEFAULT_CONCURRENT_CALLS: u32 = 256;
 
-/// The keys outside `[mcp_servers]` and `[[policies]]`. An unknown key here is a failure to parse the layer (R8).
+/// The keys outside `[mcp_servers]`, `[plugins]` and `[[policies]]`. An unknown key here is a failure to parse the layer (R8).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -44,6 +45,8 @@ pub struct Settings {
     pub gateway: Option<GatewayTable>,
     /// Bounds on calls; the smallest value of all layers counts (R2).
     pub limits: Option<LimitsTable>,
+    /// Files that calls name, and where they are uploaded to.
+    pub files: Option<FilesTable>,
     /// Apps, by connector id; `_default` holds where an app says nothing.
     pub apps: Option<AppsTable>,
     /// What less trusted layers must keep to; only in managed, system and organisation.
@@ -134,6 +137,7 @@ impl Settings {
             }
         };
         let mut faults: Vec<_> = self.apps.iter().flat_map(apps::faults).map(below("apps")).collect();
+        faults.extend(self.files.iter().flat_map(|files| files.faults(kind)).map(below("files")));
         match &self.requirements {
             Some(_) if !may_require(kind) => {
                 let message = "only the managed, system and organisation layers may have requirements";

@@ -1,6 +1,6 @@
 //! The text of a layer file -> [`LayerFile`], or why it cannot be read.
 //!
-//! What is wrong outside `[mcp_servers]` and `[[policies]]` fails the file as a whole; what is wrong inside one entry
+//! What is wrong outside `[mcp_servers]`, `[plugins]` and `[[policies]]` fails the file as a whole; what is wrong inside one entry
 //! fails that entry alone, closed: the server is disabled, the policy denies what it matches, which is everything if
 //! even its match is unreadable (R8). Every problem carries file, line and key path.
 //!
@@ -15,6 +15,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
 
 use super::file::{NOT_ENFORCED, Settings};
+use super::plugins::{PluginItem, PluginTable, ServerItem, is_id};
 use super::policy_keys::{MatchTable, PolicyTable, is_policy_name};
 use super::problem::Problem;
 use super::server_keys::ServerTable;
@@ -25,10 +26,11 @@ use crate::model::text::shown;
 
 static SETTINGS: LazyLock<Value> = LazyLock::new(schema_of::<Settings>);
 static SERVER: LazyLock<Value> = LazyLock::new(schema_of::<ServerTable>);
+static PLUGIN: LazyLock<Value> = LazyLock::new(schema_of::<PluginTable>);
 static POLICY: LazyLock<Value> = LazyLock::new(schema_of::<PolicyTable>);
 static MATCH: LazyLock<Value> = LazyLock::new(schema_of::<MatchTable>);
 
-/// The most servers or policies in one layer.
+/// The most servers, plugins or policies in one layer, and the most servers of one plugin.
 const MAX_ENTRIES: usize = 512;
 
 /// One layer file, read.
@@ -37,13 +39,23 @@ pub struct LayerFile {
     /// The keys outside entries.
     pub settings: Settings,
     /// `[mcp_servers.NAME]`; an entry that cannot be read is its problem.
-    pub servers: BTreeMap<ServerName, Result<Box<ServerTable>, Box<Problem>>>,
+    pub servers: BTreeMap<ServerName, ServerItem>,
+    /// `[plugins.ID]`, by id.
+    pub plugins: BTreeMap<String, PluginItem>,
     /// `[[policies]]`, in the file's order.
     pub policies: Vec<PolicyItem>,
     /// What is wrong without failing the file.
     pub problems: Vec<Problem>,
     /// The line of every key, by its dotted path.
     pub lines: BTreeMap<String, usize>,
+}
+
+impl LayerFile {
+    /// Returns the tables of servers that can be read, those of plugins included.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (&ServerName, &ServerTable)> {
+        let plugins = self.plugins.values().flat_map(|plugin| &plugin.servers);
+        self.servers.iter().chain(plugins).filter_map(|(name, item)| Some((name, &**item.as_ref().ok()?)))
+    }
 }
 
 /// One entry of `[[policies]]`.
@@ -75,6 +87,7 @@ pub fn parse(text: &str, layer: &LayerRef) -> Result<LayerFile, Vec<Problem>> {
     let mut file = LayerFile { lines: source.key_lines(&root), ..LayerFile::default() };
     let mut fatal = source.take_not_enforced(&mut root);
     let servers = take(&mut root, "mcp_servers");
+    let plugins = take(&mut root, "plugins");
     let policies = take(&mut root, "policies");
     match source.read::<Settings>(&root, &SETTINGS, "") {
         Ok(settings) => file.settings = settings,
@@ -86,7 +99,11 @@ pub fn parse(text: &str, layer: &LayerRef) -> Result<LayerFile, Vec<Problem>> {
     for (key, message) in file.settings.section_faults(layer.kind()) {
         fatal.push(Problem::at(layer, file.lines.get(&key).copied(), &key, message));
     }
-    source.servers(servers, &mut file, &mut fatal);
+    match source.servers(servers, "mcp_servers", &file.lines, &mut file.problems) {
+        Ok(servers) => file.servers = servers,
+        Err(problem) => fatal.push(*problem),
+    }
+    source.plugins(plugins, &mut file, &mut fatal);
     source.policies(policies, &mut file, &mut fatal);
     if fatal.is_empty() { Ok(file) } else { Err(fatal) }
 }
@@ -162,7 +179,7 @@ impl<'a> Source<'a> {
         if !unknown.is_empty() {
             let problems = unknown.into_iter().map(|unknown| {
                 let key = unknown.path.iter().fold(path.to_owned(), |path, key| join(&path, key));
-                let sections = ["mcp_servers", "policies"].into_iter().filter(|_| path.is_empty());
+                let sections = ["mcp_servers", "plugins", "policies"].into_iter().filter(|_| path.is_empty());
                 let last = unknown.path.last().map_or("", String::as_str);
                 let suggestion = unknown.suggestion.or_else(|| closest(last, sections));
                 Problem { suggestion, ..self.problem(unknown.offset, &key, "unknown key") }
@@ -180,28 +197,99 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn servers(&self, value: Option<Spanned<DeValue<'_>>>, file: &mut LayerFile, fatal: &mut Vec<Problem>) {
-        let Some(value) = value else { return };
+    fn servers(
+        &self,
+        value: Option<Spanned<DeValue<'_>>>,
+        above: &str,
+        lines: &BTreeMap<String, usize>,
+        problems: &mut Vec<Problem>,
+    ) -> Result<BTreeMap<ServerName, ServerItem>, Box<Problem>> {
+        let mut servers = BTreeMap::new();
+        let Some(value) = value else { return Ok(servers) };
         let DeValue::Table(table) = value.get_ref() else {
-            fatal.push(self.problem(value.span().start, "mcp_servers", "must be a table of servers"));
-            return;
+            return Err(Box::new(self.problem(value.span().start, above, "must be a table of servers")));
         };
         if table.len() > MAX_ENTRIES {
-            fatal.push(self.problem(value.span().start, "mcp_servers", format!("has more than {MAX_ENTRIES} servers")));
-            return;
+            let message = format!("has more than {MAX_ENTRIES} servers");
+            return Err(Box::new(self.problem(value.span().start, above, message)));
         }
         for (key, value) in table {
-            let path = join("mcp_servers", key.get_ref());
+            let path = join(above, key.get_ref());
             let name = match ServerName::parse(key.get_ref()) {
                 Ok(name) => name,
                 Err(error) => {
-                    file.problems.push(self.problem(key.span().start, &path, error.to_string()));
+                    problems.push(self.problem(key.span().start, &path, error.to_string()));
                     continue;
                 }
             };
-            let entry = self.server(value, key.span().start, &path, &file.lines, &mut file.problems);
-            file.servers.insert(name, entry);
+            servers.insert(name, self.server(value, key.span().start, &path, lines, problems));
         }
+        Ok(servers)
+    }
+
+    fn plugins(&self, value: Option<Spanned<DeValue<'_>>>, file: &mut LayerFile, fatal: &mut Vec<Problem>) {
+        let Some(value) = value else { return };
+        let DeValue::Table(table) = value.get_ref() else {
+            fatal.push(self.problem(value.span().start, "plugins", "must be a table of plugins"));
+            return;
+        };
+        if table.len() > MAX_ENTRIES {
+            fatal.push(self.problem(value.span().start, "plugins", format!("has more than {MAX_ENTRIES} plugins")));
+            return;
+        }
+        for (key, value) in table {
+            let (id, offset) = (key.get_ref().as_ref(), key.span().start);
+            let path = join("plugins", id);
+            if !is_id(id) {
+                let message = "an id has 1 to 128 characters, none of them a control character";
+                // Whom an unreadable `enabled = false` was about is not known, so it cannot fail by itself.
+                fatal.push(self.problem(offset, &path, message));
+                continue;
+            }
+            let item = self.plugin(value.get_ref(), offset, &path, &file.lines, &mut file.problems);
+            file.plugins.insert(id.to_owned(), item);
+        }
+    }
+
+    /// One mistake in a plugin's own keys disables all of its servers; one in a server's table that server.
+    fn plugin(
+        &self,
+        value: &DeValue<'_>,
+        offset: usize,
+        path: &str,
+        lines: &BTreeMap<String, usize>,
+        problems: &mut Vec<Problem>,
+    ) -> PluginItem {
+        let DeValue::Table(table) = value else {
+            let problem = self.problem(offset, path, "must be a table");
+            problems.push(problem.clone());
+            return PluginItem { table: Err(Box::new(problem)), servers: BTreeMap::new() };
+        };
+        let mut own = table.clone();
+        let servers = take(&mut own, "mcp_servers");
+        let mut found = Vec::new();
+        let servers = self.servers(servers, &join(path, "mcp_servers"), lines, problems).unwrap_or_else(|problem| {
+            found.push(*problem);
+            BTreeMap::new()
+        });
+        let read = self.read::<PluginTable>(&own, &PLUGIN, path).and_then(|plugin| {
+            let faults = self.placed(plugin.faults(), path, offset, lines);
+            if faults.is_empty() { Ok(plugin) } else { Err(faults) }
+        });
+        let table = match read {
+            Ok(plugin) => Some(plugin),
+            Err(problems) => {
+                found.extend(problems);
+                None
+            }
+        };
+        let table = match (first(&found), table) {
+            (None, Some(table)) => Ok(table),
+            (Some(problem), _) => Err(Box::new(problem)),
+            (None, None) => Err(Box::new(self.problem(offset, path, "cannot be read"))),
+        };
+        problems.extend(found);
+        PluginItem { table, servers }
     }
 
     fn server(
@@ -211,7 +299,7 @@ impl<'a> Source<'a> {
         path: &str,
         lines: &BTreeMap<String, usize>,
         problems: &mut Vec<Problem>,
-    ) -> Result<Box<ServerTable>, Box<Problem>> {
+    ) -> ServerItem {
         let DeValue::Table(table) = value.get_ref() else {
             let problem = self.problem(offset, path, "must be a table");
             problems.push(problem.clone());

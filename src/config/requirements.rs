@@ -11,6 +11,7 @@ use std::path::Path;
 use super::discover::{Candidate, Content};
 use super::identity::{parsed_url, url_is_below};
 use super::parse::parse;
+use super::plugins::path_of;
 use super::policy_keys::PolicyLimitsTable;
 use super::problem::Problem;
 use super::requirements_keys::{LayerName, RequirementsTable, ServerRequirement, anchored};
@@ -72,6 +73,18 @@ impl Source {
         serde_json::to_value(&self.table).unwrap_or_default()
     }
 
+    /// Returns the list that decides about a server, with its key; none: it may exist.
+    fn permitted(&self, server: &ResolvedServer) -> Option<(String, &[ServerRequirement])> {
+        let all = self.table.servers.as_deref().map(|list| ("servers".to_owned(), list));
+        let (Some(id), Some(plugins)) = (&server.plugin, &self.table.plugins) else { return all };
+        let restricts = plugins.values().any(|plugin| plugin.servers.is_some());
+        if !restricts || all.as_ref().is_some_and(|(_, list)| list.is_empty()) {
+            return all;
+        }
+        let own = plugins.get(id).and_then(|plugin| plugin.servers.as_deref());
+        Some((format!("{}.servers", super::parse::join("plugins", id)), own.unwrap_or_default()))
+    }
+
     fn named(&self, key: &str) -> String {
         format!("`requirements.{key}` of the {} layer", self.layer)
     }
@@ -130,9 +143,12 @@ fn choices(layer: &mut Layer, source: &Source, problems: &mut Vec<Problem>) {
             refused.push((key, "approval_modes", "prompt"));
         }
     };
-    for (name, server) in &mut layer.file.servers {
+    let servers = layer.file.servers.iter_mut().map(|(name, server)| (path_of(None, name), server));
+    let plugins = layer.file.plugins.iter_mut().flat_map(|(id, plugin)| {
+        plugin.servers.iter_mut().map(|(name, server)| (path_of(Some(id.as_str()), name), server))
+    });
+    for (path, server) in servers.chain(plugins) {
         let Ok(server) = server else { continue };
-        let path = super::parse::join("mcp_servers", name.as_str());
         mode(format!("{path}.default_tools_approval_mode"), &mut server.default_tools_approval_mode);
         for (tool, own) in server.tools.iter_mut().flatten() {
             mode(
@@ -157,19 +173,38 @@ fn choices(layer: &mut Layer, source: &Source, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Returns why a server may not exist; the most trusted layer's requirement comes first.
-pub(crate) fn refused_server(server: &ResolvedServer, sources: &[Source]) -> Option<String> {
+/// Returns which layer says that a server may not exist, and why; the most trusted layer's requirement comes first.
+///
+/// Of plugins' servers, unlike catalog-dispatch 7.2 rule 8, a list of servers holds where no list of plugins does: here any layer
+/// can write down a plugin, and a restriction that one more line of the restricted layer evades is none (design page 5).
+pub(crate) fn refused_server(server: &ResolvedServer, sources: &[Source]) -> Option<(LayerRef, String)> {
     sources.iter().filter(|source| source.restricts(&server.layer)).find_map(|source| {
-        let permitted = source.table.servers.as_ref()?;
-        let named: Vec<_> = permitted.iter().filter(|one| one.name == server.name.as_str()).collect();
-        let why = if named.is_empty() {
-            "lists no server of this name"
-        } else if named.iter().any(|one| is_met(one, &server.transport)) {
+        let (key, permitted) = source.permitted(server)?;
+        let named: Vec<_> = permitted.iter().filter(|one| is_name(one, server)).collect();
+        if named.iter().any(|one| is_met(one, &server.transport)) {
             return None;
-        } else {
+        }
+        let why = if named.iter().any(|one| one.name.is_some()) {
             "lists this name for another server"
+        } else if named.is_empty() {
+            "lists no server of this name"
+        } else {
+            "lists no such server, of this name or of any"
         };
-        Some(format!("refused by {}, which {why} (R5)", source.named("servers")))
+        Some((source.layer.clone(), format!("refused by {}, which {why} (R5)", source.named(&key))))
+    })
+}
+
+fn is_name(wanted: &ServerRequirement, server: &ResolvedServer) -> bool {
+    wanted.name.as_ref().is_none_or(|name| name == server.name.as_str())
+}
+
+/// Returns which layer's requirement says that a plugin that `definer` defines is switched off, and why.
+pub(crate) fn refused_plugin(id: &str, definer: &LayerRef, sources: &[Source]) -> Option<(LayerRef, String)> {
+    sources.iter().filter(|source| source.restricts(definer)).find_map(|source| {
+        let off = source.table.plugins.as_ref()?.get(id)?.enabled == Some(false);
+        let key = format!("{}.enabled", super::parse::join("plugins", id));
+        off.then(|| (source.layer.clone(), format!("refused by {}", source.named(&key))))
     })
 }
 
@@ -186,9 +221,18 @@ fn is_command(wanted: &ServerRequirement, launch: &StdioLaunch) -> bool {
     let permitted = variables.all(|name| wanted.env.as_ref().is_some_and(|names| names.contains(name)));
     let placed = wanted.cwd.as_ref().is_none_or(|cwd| launch.cwd == Path::new(cwd));
     let Some(args) = launch.args.iter().map(Template::literal).collect::<Option<Vec<_>>>() else { return false };
-    let exact = wanted.command.as_ref().and_then(|command| command.split_first()).is_some_and(|(program, rest)| {
-        let same = *program == launch.command || launch.executable.as_ref().is_ok_and(|own| own == Path::new(program));
-        same && rest == args
+    let is_program = |program: &String| {
+        *program == launch.command || launch.executable.as_ref().is_ok_and(|own| own == Path::new(program))
+    };
+    let exact = wanted
+        .command
+        .as_ref()
+        .and_then(|command| command.split_first())
+        .is_some_and(|(program, rest)| is_program(program) && rest == args);
+    let matched = wanted.executable.as_ref().is_some_and(|program| {
+        let matchers = wanted.args.as_deref().unwrap_or_default();
+        let each = matchers.len() == args.len() && matchers.iter().zip(&args).all(|(one, arg)| one.is_met_by(arg));
+        is_program(program) && each
     });
     let regex = wanted.command_regex.as_ref().and_then(|pattern| anchored(pattern).ok()).is_some_and(|regex| {
         let words: Vec<&str> =
@@ -197,7 +241,7 @@ fn is_command(wanted: &ServerRequirement, launch: &StdioLaunch) -> bool {
         let plain = |word: &&str| !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control());
         words.iter().all(plain) && regex.is_match(&words.join(" "))
     });
-    permitted && placed && (exact || regex)
+    permitted && placed && (exact || regex || matched)
 }
 
 fn is_url(wanted: &ServerRequirement, url: &Template) -> bool {

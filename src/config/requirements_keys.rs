@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::apps::is_app_key;
 use super::identity::{is_runner, parsed_url};
+use super::plugins::is_id;
 use super::signature::PublicKey;
 use crate::model::digest::Digest;
 use crate::model::layer::LayerKind;
@@ -41,8 +42,11 @@ pub struct RequirementsTable {
     pub on_failure: Option<OnFailure>,
     /// The most that components may use.
     pub limits: Option<MostTable>,
-    /// The only servers that may exist, each by its name and what it is. An empty list: none.
+    /// The only servers that may exist, each by its name and what it is. An empty list: none, not of plugins either.
     pub servers: Option<Vec<ServerRequirement>>,
+    /// Plugins that are switched off, and the only servers that plugins may bring, by the plugin's id. Once any plugin has `servers`
+    /// here, a server of a plugin exists only if it is listed for its plugin; else `requirements.servers` counts for it as well.
+    pub plugins: Option<BTreeMap<String, PluginRequirement>>,
     /// The only components that may be loaded.
     pub components: Option<ComponentsTable>,
     /// Apps that are switched off, and the approval modes of their tools, by connector id.
@@ -59,17 +63,33 @@ pub struct MostTable {
     pub memory_mib: Option<u32>,
 }
 
-/// A server that may exist: a name, and exactly one of `command`, `command_regex`, `url`, `url_prefix`, `url_regex`. What a
+/// `[requirements.plugins.ID]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginRequirement {
+    /// `false` switches the plugin off for good; `true` switches nothing on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// The only servers that the plugin may bring. An empty list: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers: Option<Vec<ServerRequirement>>,
+}
+
+/// A server that may exist: exactly one of `command`, `command_regex`, `executable`, `url`, `url_prefix`, `url_regex`. What a
 /// variable (`${NAME}`) is part of is never met: it is known only when the server starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerRequirement {
-    /// The server's name.
-    pub name: String,
+    /// The server's name. Default: any name; then what the server is counts alone.
+    pub name: Option<String>,
     /// The program and all arguments. The program by its whole path, or as it is written in the server's table.
     pub command: Option<Vec<String>>,
     /// A regex for the program as written and all arguments, joined by single spaces; anchored at both ends.
     pub command_regex: Option<String>,
+    /// The program, by its whole path or as it is written in the server's table. Its arguments are those of `args`.
+    pub executable: Option<String>,
+    /// What each argument must be, in the same order and number. Default: no arguments. Only with `executable`.
+    pub args: Option<Vec<ArgumentMatcher>>,
     /// The whole URL.
     pub url: Option<String>,
     /// The URL or what lies below it: the prefix ends at the border of the host or of a path segment.
@@ -80,6 +100,21 @@ pub struct ServerRequirement {
     pub env: Option<BTreeSet<String>>,
     /// The working directory, absolute. Default: any; name it where an argument is a relative path.
     pub cwd: Option<String>,
+}
+
+/// One argument: exactly one of `exact`, `prefix`, `regex`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArgumentMatcher {
+    /// The whole argument.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<String>,
+    /// The argument, or a path that it begins: the prefix ends at a `/`, and no part after it is `..`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// A regex for the whole argument; anchored at both ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regex: Option<String>,
 }
 
 /// `[requirements.components]`.
@@ -234,6 +269,16 @@ impl RequirementsTable {
         for (index, server) in self.servers.iter().flatten().enumerate().take(MAX_ENTRIES) {
             faults.extend(server.fault().map(|fault| (format!("servers[{index}]"), fault)));
         }
+        for (id, plugin) in self.plugins.iter().flatten() {
+            let path = super::parse::join("plugins", id);
+            if !is_id(id) {
+                let message = "an id has 1 to 128 characters, none of them a control character";
+                faults.push((path.clone(), message.to_owned()));
+            }
+            for (index, server) in plugin.servers.iter().flatten().enumerate().take(MAX_ENTRIES) {
+                faults.extend(server.fault().map(|fault| (format!("{path}.servers[{index}]"), fault)));
+            }
+        }
         for (id, app) in self.apps.iter().flatten() {
             if !is_app_key(id) || id == "_default" || !app.tools.keys().all(|tool| is_app_key(tool)) {
                 let message = "needs ids and names of 1 to 256 characters, and `_default` is none";
@@ -243,6 +288,8 @@ impl RequirementsTable {
         let large = [
             ("servers", self.servers.as_ref().map_or(0, Vec::len)),
             ("apps", self.apps.as_ref().map_or(0, BTreeMap::len)),
+            ("plugins", self.plugins.as_ref().map_or(0, BTreeMap::len)),
+            ("plugins", self.plugins.iter().flatten().filter_map(|(_, own)| Some(own.servers.as_ref()?.len())).sum()),
         ];
         for (key, _) in large.iter().filter(|(_, count)| *count > MAX_ENTRIES) {
             faults.push(((*key).to_owned(), format!("has more than {MAX_ENTRIES} entries")));
@@ -280,12 +327,23 @@ impl ComponentsTable {
 
 impl ServerRequirement {
     fn fault(&self) -> Option<String> {
-        if let Err(error) = ServerName::parse(&self.name) {
+        if let Some(Err(error)) = self.name.as_deref().map(ServerName::parse) {
             return Some(error.to_string());
         }
-        let texts = [&self.command_regex, &self.url, &self.url_prefix, &self.url_regex];
+        // A list may be long; the name finds the entry.
+        let of = |fault| match &self.name {
+            Some(name) => format!("of the server `{name}`: {fault}"),
+            None => fault,
+        };
+        self.identity_fault().map(of)
+    }
+
+    fn identity_fault(&self) -> Option<String> {
+        let texts = [&self.command_regex, &self.executable, &self.url, &self.url_prefix, &self.url_regex];
         if texts.iter().filter(|text| text.is_some()).count() + usize::from(self.command.is_some()) != 1 {
-            return Some("needs exactly one of command, command_regex, url, url_prefix, url_regex".to_owned());
+            return Some(
+                "needs exactly one of command, command_regex, executable, url, url_prefix, url_regex".to_owned(),
+            );
         }
         if self.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/')) {
             return Some("`cwd` must be absolute".to_owned());
@@ -294,16 +352,24 @@ impl ServerRequirement {
         if by_url && (self.env.is_some() || self.cwd.is_some()) {
             return Some("`env` and `cwd` are those of a command".to_owned());
         }
+        if self.args.is_some() && self.executable.is_none() {
+            return Some("`args` are those of an `executable`".to_owned());
+        }
+        if let Some(fault) = self.args.iter().flatten().find_map(ArgumentMatcher::fault) {
+            return Some(fault);
+        }
         if let Some(command) = &self.command {
-            let Some(program) = command.first().filter(|program| !program.is_empty()) else {
-                return Some("`command` needs a program".to_owned());
-            };
-            if program.contains('/') && !program.starts_with('/') && self.cwd.is_none() {
-                return Some("a program by a relative path needs `cwd`".to_owned());
+            let program = command.first().map(String::as_str).unwrap_or_default();
+            let names_nothing = command.iter().skip(1).all(|arg| arg.starts_with('-'));
+            if let Some(fault) = self.program_fault("command", program, names_nothing) {
+                return Some(fault);
             }
-            let name = program.rsplit('/').next().unwrap_or_default();
-            if is_runner(name) && command.iter().skip(1).all(|arg| arg.starts_with('-')) {
-                return Some(format!("`{name}` alone is no identity: it runs what its arguments name (R5)"));
+        }
+        if let Some(program) = &self.executable {
+            let flag = |arg: &ArgumentMatcher| arg.exact.as_ref().is_some_and(|arg| arg.starts_with('-'));
+            let names_nothing = self.args.iter().flatten().all(flag);
+            if let Some(fault) = self.program_fault("executable", program, names_nothing) {
+                return Some(fault);
             }
         }
         if let Some(url) = self.url.iter().chain(&self.url_prefix).find(|url| parsed_url(url).is_none()) {
@@ -314,5 +380,44 @@ impl ServerRequirement {
         }
         let regex = self.command_regex.iter().chain(&self.url_regex).find_map(|regex| anchored(regex).err());
         regex.map(|error| format!("the regex is none: {error}"))
+    }
+
+    fn program_fault(&self, key: &str, program: &str, names_nothing: bool) -> Option<String> {
+        if program.is_empty() {
+            return Some(format!("`{key}` needs a program"));
+        }
+        if program.contains('/') && !program.starts_with('/') && self.cwd.is_none() {
+            return Some("a program by a relative path needs `cwd`".to_owned());
+        }
+        let name = program.rsplit('/').next().unwrap_or_default();
+        (is_runner(name) && names_nothing)
+            .then(|| format!("`{name}` alone is no identity: it runs what its arguments name (R5)"))
+    }
+}
+
+impl ArgumentMatcher {
+    fn fault(&self) -> Option<String> {
+        let texts = [&self.exact, &self.prefix, &self.regex];
+        if texts.iter().filter(|text| text.is_some()).count() != 1 {
+            return Some("each of `args` needs exactly one of exact, prefix, regex".to_owned());
+        }
+        if self.prefix.as_ref().is_some_and(|prefix| prefix.trim_end_matches('/').is_empty()) {
+            return Some("a prefix of an argument needs a text before its last `/`".to_owned());
+        }
+        let error = self.regex.as_deref().and_then(|regex| anchored(regex).err());
+        error.map(|error| format!("the regex is none: {error}"))
+    }
+
+    /// Whether an argument is what is wanted.
+    pub(crate) fn is_met_by(&self, arg: &str) -> bool {
+        let below = |prefix: &str| {
+            let rest = arg.strip_prefix(prefix.trim_end_matches('/'));
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with('/') && !rest.split('/').any(|part| part == "..")
+            })
+        };
+        self.exact.as_deref().is_some_and(|exact| exact == arg)
+            || self.prefix.as_deref().is_some_and(below)
+            || self.regex.as_deref().and_then(|regex| anchored(regex).ok()).is_some_and(|regex| regex.is_match(arg))
     }
 }

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::identity;
+use super::plugins::{self, Registration};
 use super::problem::Problem;
 use super::requirements::{Source, refused_server};
 use super::server_keys::{Auth, Lifecycle, RestartTable, RestartWhen, ServerTable, Sharing, seconds};
 use super::stack::Layer;
 use super::template::Template;
 pub use super::transport::{HttpTarget, StdioLaunch, Transport};
-use super::{identity, parse};
 use crate::model::digest::Digest;
 use crate::model::exposure::Way;
 use crate::model::layer::{LayerKind, LayerRef};
@@ -64,6 +65,8 @@ pub struct ResolvedServer {
     pub may_relax: bool,
     /// Whether arguments are checked against the tools' input schemas.
     pub check_arguments: bool,
+    /// Whether its tools may declare file parameters: the layer may allow and says so, and none says `false` (R3).
+    pub file_parameters: bool,
     /// The protocol era.
     pub lifecycle: Lifecycle,
     /// Who shares a connection.
@@ -78,7 +81,7 @@ pub struct ResolvedServer {
     pub omit_tools_from: BTreeSet<Way>,
     /// How many tokens of a tool's text the model view keeps.
     pub output_token_limits: BTreeMap<RawToolName, u32>,
-    /// The plugin that provides it; none in this version.
+    /// The id of the plugin that provides it.
     pub plugin: Option<String>,
     /// Which layer each value comes from, by key; a key without an entry is builtin.
     pub origins: BTreeMap<&'static str, LayerRef>,
@@ -133,24 +136,30 @@ impl ToolFilter {
     }
 }
 
-/// Resolves one server from every layer's entry for it, weak to strong. `None`: no layer defines it and none is broken.
+/// Resolves one server from every layer's entry for it, weak to strong. `None`: no layer defines it and none is broken. Plugins
+/// that dispute a name are a warning.
 pub(crate) fn resolve(
     name: &ServerName,
     layers: &[Layer],
     sources: &[Source],
     path: Option<&std::ffi::OsStr>,
     problems: &mut Vec<Problem>,
+    warnings: &mut Vec<Problem>,
 ) -> Option<ResolvedServer> {
-    let entries: Vec<_> = layers.iter().filter_map(|l| l.file.servers.get(name).map(|entry| (l, entry))).collect();
-    let tables: Vec<(&Layer, &ServerTable)> =
-        entries.iter().filter_map(|(layer, entry)| entry.as_ref().ok().map(|table| (*layer, &**table))).collect();
-    let broken = entries.iter().find_map(|(_, entry)| entry.as_ref().err().map(|problem| &**problem));
-    // Of equals the later wins: the nearer project, the later flag.
-    let defining = tables.iter().filter(|(layer, table)| table.defines() && layer.defines);
-    let definition = defining.max_by_key(|(layer, _)| layer.definer.kind()).copied();
-    report(name, &tables, definition.map(|(layer, _)| layer), problems);
-    let (layer, may_allow, transport) = match (definition, broken) {
-        (Some((layer, table)), _) => (layer.definer.clone(), layer.may_allow, transport(layer, table, path)),
+    let winner = plugins::registered(name, layers, sources, warnings);
+    let entries = plugins::tables(name, layers, winner.as_ref());
+    let tables: Vec<Entry<'_>> =
+        entries.iter().filter_map(|(layer, plugin, item)| Some((*layer, *plugin, &**item.as_ref().ok()?))).collect();
+    let meant = |plugin: &Option<&str>| plugin.is_none() || winner.is_some();
+    let broken = entries.iter().filter(|(_, plugin, _)| meant(plugin));
+    let broken = broken.into_iter().find_map(|(_, _, item)| item.as_ref().err().map(|problem| &**problem));
+    report(name, &tables, winner.as_ref(), problems);
+    let definition = winner.as_ref().and_then(|winner| Some((winner.layer, winner.table?)));
+    let (layer, may_allow, transport) = match (&winner, broken) {
+        (Some(Registration { layer, table: Some(table), .. }), _) => {
+            (layer.definer.clone(), layer.may_allow, transport(layer, table, path))
+        }
+        (Some(Registration { layer, table: None, .. }), _) => (layer.definer.clone(), false, Transport::Unreadable),
         (None, Some(problem)) => (problem.layer.clone(), false, Transport::Unreadable),
         (None, None) => return None,
     };
@@ -167,6 +176,7 @@ pub(crate) fn resolve(
         filter: ToolFilter::default(),
         may_relax: may_allow,
         check_arguments: own.check_arguments.unwrap_or(true),
+        file_parameters: may_allow && own.file_parameters.unwrap_or(false),
         lifecycle: lifecycle(&transport, &own),
         sharing: Sharing::default(),
         message_limit: own.message_limit.unwrap_or(MESSAGE_LIMIT),
@@ -174,28 +184,37 @@ pub(crate) fn resolve(
         restart: Restart::from_table(&own.restart.clone().unwrap_or_default()),
         omit_tools_from: BTreeSet::new(),
         output_token_limits: BTreeMap::new(),
-        plugin: None,
+        plugin: winner.as_ref().and_then(|winner| winner.plugin).map(str::to_owned),
         origins: own_origins(&own, &layer),
         name: name.clone(),
         layer,
         transport,
     };
-    for (layer, table) in &tables {
+    for (layer, _, table) in &tables {
         tighten(&mut server, &layer.reference, table);
     }
-    server.enabled = enabled(&server, definition, broken, &tables)
-        .and_then(|()| refused_server(&server, sources).map_or(Ok(()), Err));
+    let off = winner.as_ref().and_then(|winner| winner.off.as_ref()).map(|off| (off.layer.clone(), off.why.clone()));
+    server.enabled = enabled(&server, definition, broken, &tables);
+    if let Some((layer, why)) = off.or_else(|| refused_server(&server, sources))
+        && server.enabled.is_ok()
+    {
+        server.origins.insert("enabled", layer);
+        server.enabled = Err(why);
+    }
     server.digest = digest(&server);
     Some(server)
 }
 
+/// A table of a server, where it is, and the plugin that it is in.
+type Entry<'a> = (&'a Layer, Option<&'a str>, &'a ServerTable);
+
 /// Reports what another layer than the defining one says in vain (R4).
-fn report(name: &ServerName, tables: &[(&Layer, &ServerTable)], winner: Option<&Layer>, problems: &mut Vec<Problem>) {
-    let path = parse::join("mcp_servers", name.as_str());
-    for (layer, table) in tables {
-        if winner.is_some_and(|winner| std::ptr::eq(winner, *layer)) {
+fn report(name: &ServerName, tables: &[Entry<'_>], winner: Option<&Registration<'_>>, problems: &mut Vec<Problem>) {
+    for (layer, plugin, table) in tables {
+        if winner.is_some_and(|winner| std::ptr::eq(winner.layer, *layer) && winner.plugin == *plugin) {
             continue;
         }
+        let path = plugins::path_of(*plugin, name);
         let mut say = |key: &str, message: String| {
             let line = layer.file.lines.get(key).copied();
             problems.push(Problem::at(&layer.reference, line, key, message));
@@ -209,7 +228,8 @@ fn report(name: &ServerName, tables: &[(&Layer, &ServerTable)], winner: Option<&
             continue;
         };
         for key in table.defining_keys() {
-            let message = format!("has no effect: `{name}` is defined whole by the {} layer (R4)", winner.definer);
+            let message =
+                format!("has no effect: `{name}` is defined whole by the {} layer (R4)", winner.layer.definer);
             say(&format!("{path}.{key}"), message);
         }
     }
@@ -258,6 +278,7 @@ fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
     lower(&mut server.message_limit, table.message_limit, "message_limit", &mut changed);
     lower(&mut server.concurrency, table.concurrency, "concurrency", &mut changed);
     lower(&mut server.parallel, table.supports_parallel_tool_calls, "supports_parallel_tool_calls", &mut changed);
+    lower(&mut server.file_parameters, table.file_parameters, "file_parameters", &mut changed);
     lower(&mut server.may_relax, table.trust_annotations, "trust_annotations", &mut changed);
     if table.check_arguments == Some(true) && !server.check_arguments {
         server.check_arguments = true;
@@ -315,6 +336,7 @@ fn own_origins(own: &ServerTable, layer: &LayerRef) -> BTreeMap<&'static str, La
         (own.supports_parallel_tool_calls.is_some(), "supports_parallel_tool_calls"),
         (own.trust_annotations.is_some(), "trust_annotations"),
         (own.check_arguments.is_some(), "check_arguments"),
+        (own.file_parameters.is_some(), "file_parameters"),
     ];
     let set = set.into_iter().filter_map(|(set, key)| set.then_some(key));
     set.chain(own.defining_keys()).map(|key| (key, layer.clone())).collect()
@@ -324,13 +346,13 @@ fn enabled(
     server: &ResolvedServer,
     definition: Option<(&Layer, &ServerTable)>,
     broken: Option<&Problem>,
-    tables: &[(&Layer, &ServerTable)],
+    tables: &[Entry<'_>],
 ) -> Result<(), String> {
     if let Some(problem) = broken {
         return Err(format!("its configuration cannot be read: {problem}"));
     }
     // The most trusted layer's word is the reason that people see.
-    let off = tables.iter().filter(|(_, table)| table.enabled == Some(false)).map(|(layer, _)| &layer.reference);
+    let off = tables.iter().filter(|(_, _, table)| table.enabled == Some(false)).map(|(layer, _, _)| &layer.reference);
     if let Some(layer) = off.max_by_key(|layer| layer.kind()) {
         return Err(format!("{SWITCHED_OFF} the {layer} layer"));
     }
@@ -408,6 +430,7 @@ fn digest(server: &ResolvedServer) -> Digest {
         server.filter.disabled,
         server.may_relax,
         server.check_arguments,
+        server.file_parameters,
         server.sharing,
         server.message_limit,
         server.concurrency,
@@ -417,6 +440,7 @@ fn digest(server: &ResolvedServer) -> Digest {
         restart.attempts,
         server.omit_tools_from,
         server.output_token_limits,
+        server.plugin,
     ]);
     Digest::of(value.to_string().as_bytes())
 }

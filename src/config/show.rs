@@ -8,8 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::parse::join;
+use super::plugins::path_of;
 use super::server::{ResolvedServer, Transport};
-use super::stack::Resolved;
+use super::stack::{LayerStatus, Resolved};
 use crate::model::layer::{LayerKind, LayerRef};
 
 /// What stands for a value that may be a secret.
@@ -35,11 +36,12 @@ pub struct Shown {
 /// Returns every effective value: settings, each layer's say about approval, servers, policies.
 #[must_use]
 pub fn effective(resolved: &Resolved) -> Vec<Shown> {
-    let mut list = List { resolved, shown: Vec::new() };
+    let mut list = List { resolved, shown: Vec::new(), plugin: None };
     list.settings();
     for server in resolved.servers.values() {
         list.server(server);
     }
+    list.plugins();
     list.policies();
     list.tables();
     list.shown
@@ -48,6 +50,8 @@ pub fn effective(resolved: &Resolved) -> Vec<Shown> {
 struct List<'a> {
     resolved: &'a Resolved,
     shown: Vec<Shown>,
+    /// While a plugin's server is listed: the path that it is listed under, and its path in the plugin's file.
+    plugin: Option<(String, String)>,
 }
 
 impl List<'_> {
@@ -57,12 +61,19 @@ impl List<'_> {
 
     /// `found_at` is the key's path in the layer's own file.
     fn push_text(&mut self, key: &str, value: String, layer: &LayerRef, found_at: &str) {
+        // What a plugin brings stands in its file under the plugin.
+        let below = |(above, at): &(String, String)| Some(format!("{at}{}", found_at.strip_prefix(above.as_str())?));
+        let in_plugin = self.plugin.as_ref().and_then(below);
         let status = self
             .resolved
             .layers
             .iter()
             .find(|s| s.layer == *layer || (layer.file().is_some() && s.layer.file() == layer.file()));
-        let line = status.and_then(|status| status.lines.get(found_at)).copied();
+        let found = |status: &LayerStatus| {
+            let other = || in_plugin.as_ref().and_then(|at| status.lines.get(at));
+            status.lines.get(found_at).or_else(other).copied()
+        };
+        let line = status.and_then(found);
         let file = layer.file().map(PathBuf::from);
         self.shown.push(Shown { key: key.to_owned(), value, layer: layer.clone(), file, line });
     }
@@ -83,6 +94,8 @@ impl List<'_> {
             }
             for (server, modes) in &own.modes {
                 let path = join("mcp_servers", server.as_str());
+                let plugin = resolved.servers.get(server).and_then(|own| own.plugin.as_deref());
+                self.plugin = plugin.map(|id| (path.clone(), path_of(Some(id), server)));
                 if let Some(mode) = modes.default {
                     self.push(&format!("{path}.default_tools_approval_mode"), spelled(mode), &own.layer);
                 }
@@ -91,6 +104,7 @@ impl List<'_> {
                     self.push(&format!("{key}.approval_mode"), spelled(*mode), &own.layer);
                 }
             }
+            self.plugin = None;
         }
         let gateway = &resolved.gateway;
         self.push("gateway.names", spelled(gateway.names.value), &gateway.names.layer);
@@ -101,6 +115,14 @@ impl List<'_> {
         self.push("limits.ask_timeout_sec", limits.ask_timeout.value.as_secs_f64(), &limits.ask_timeout.layer);
         let calls = &limits.concurrent_calls;
         self.push("limits.concurrent_calls", i64::from(calls.value), &calls.layer);
+        if let Some(files) = &resolved.files {
+            let roots: Vec<String> = files.roots.iter().map(|root| root.display().to_string()).collect();
+            self.push("files.upload_url", without_query(files.upload_url.as_str()), &files.layer);
+            self.push("files.roots", roots, &files.layer);
+            if let Some(name) = &files.bearer_token_env_var {
+                self.push("files.bearer_token_env_var", name.clone(), &files.layer);
+            }
+        }
         let tokens = &resolved.output.tool_output_token_limit;
         if let Some(limit) = tokens.value {
             self.push("tool_output_token_limit", i64::from(limit), &tokens.layer);
@@ -111,6 +133,10 @@ impl List<'_> {
         let path = join("mcp_servers", server.name.as_str());
         let own = |key: &str| format!("{path}.{key}");
         let layer = &server.layer;
+        self.plugin = server.plugin.as_deref().map(|id| (path.clone(), path_of(Some(id), &server.name)));
+        if let (Some(id), Some((_, at))) = (&server.plugin, self.plugin.clone()) {
+            self.push_text(&own("plugin"), toml::Value::from(id.as_str()).to_string(), layer, &at);
+        }
         match &server.transport {
             Transport::Stdio(launch) => {
                 self.push(&own("command"), launch.command.clone(), layer);
@@ -143,6 +169,14 @@ impl List<'_> {
         let builtin = LayerRef::new(LayerKind::Builtin);
         let origin = |key: &str| server.origins.get(key).unwrap_or(&builtin);
         self.push(&own("enabled"), server.enabled.is_ok(), origin("enabled"));
+        if let Err(why) = &server.enabled {
+            self.push_text(
+                &own("disabled"),
+                toml::Value::from(why.as_str()).to_string(),
+                origin("enabled"),
+                &own("enabled"),
+            );
+        }
         self.push(&own("required"), server.required, origin("required"));
         let seconds = |time: Duration| time.as_secs_f64();
         self.push(&own("startup_timeout_sec"), seconds(server.startup_timeout), origin("startup_timeout_sec"));
@@ -164,6 +198,7 @@ impl List<'_> {
         }
         self.push(&own("trust_annotations"), server.may_relax, origin("trust_annotations"));
         self.push(&own("check_arguments"), server.check_arguments, origin("check_arguments"));
+        self.push(&own("file_parameters"), server.file_parameters, origin("file_parameters"));
         self.push(&own("lifecycle"), spelled(server.lifecycle), origin("lifecycle"));
         self.push(&own("sharing"), spelled(server.sharing), origin("sharing"));
         let message_limit = i64::try_from(server.message_limit).unwrap_or(i64::MAX);
@@ -177,6 +212,23 @@ impl List<'_> {
         for (tool, limit) in &server.output_token_limits {
             let key = join(&own("tools"), tool.as_str());
             self.push(&format!("{key}.output_token_limit"), i64::from(*limit), layer);
+        }
+        self.plugin = None;
+    }
+
+    /// What each layer says about plugins themselves; any `false` counts.
+    fn plugins(&mut self) {
+        let resolved = self.resolved;
+        for (id, plugin) in &resolved.plugins {
+            let path = join("plugins", id);
+            for (layer, table) in plugin {
+                if let Some(enabled) = table.enabled {
+                    self.push(&format!("{path}.enabled"), enabled, layer);
+                }
+                if let Some(name) = &table.display_name {
+                    self.push(&format!("{path}.display_name"), name.clone(), layer);
+                }
+            }
         }
     }
 

@@ -22,12 +22,13 @@ use super::found::Found;
 use super::lock::LayerLock;
 use super::matcher::Matcher;
 use super::parse::LayerFile;
+use super::plugins::PluginTable;
 use super::policy_ref::PolicyEntry;
 use super::problem::Problem;
 use super::reading::Reading;
 use super::requirements::{self, Floor, Source};
 use super::server::{self, ResolvedServer};
-use super::{apps, delegate};
+use super::{apps, delegate, files};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName};
@@ -44,6 +45,8 @@ pub struct Resolved {
     pub problems: Vec<Problem>,
     /// The servers, disabled ones included.
     pub servers: BTreeMap<ServerName, ResolvedServer>,
+    /// What each layer says about plugins, by id, weak to strong; what cannot be read is among the problems.
+    pub plugins: BTreeMap<String, Vec<(LayerRef, PluginTable)>>,
     /// The policies of all layers, most trusted layer first, in each file's order (R1).
     pub policies: Vec<PolicyEntry>,
     /// What each layer says about approval (R2).
@@ -54,6 +57,8 @@ pub struct Resolved {
     pub output: Output,
     /// Bounds on calls.
     pub limits: CallLimits,
+    /// Which files calls may name, and where they go; none: no file is uploaded.
+    pub files: Option<files::Files>,
     /// What `connector-baseline` is set to, for each layer that speaks about Apps, most trusted layer first.
     pub apps: Vec<apps::AppSettings>,
     /// What each layer demands of less trusted ones, most trusted layer first.
@@ -268,23 +273,26 @@ fn merge(
         limits.ask_timeout.lower(timeout, &layer.definer, layer.may_allow);
         limits.concurrent_calls.lower(table.concurrent_calls, &layer.definer, layer.may_allow);
     }
-    let names: BTreeSet<_> = layers.iter().flat_map(|layer| layer.file.servers.keys()).collect();
-    let servers = names.into_iter().filter_map(|name| {
-        server::resolve(name, layers, &sources, places.path.as_deref(), &mut problems)
+    let mut warnings = Vec::new();
+    let servers = super::plugins::names(layers).into_iter().filter_map(|name| {
+        server::resolve(name, layers, &sources, places.path.as_deref(), &mut problems, &mut warnings)
             .map(|server| (name.clone(), server))
     });
     let servers: BTreeMap<_, _> = servers.collect();
     let policies = policies(layers, &sources, &servers);
-    let mut warnings = super::matcher::unmatched_servers(layers, &servers);
+    let files = files::resolve(layers, &mut problems);
+    warnings.extend(super::matcher::unmatched_servers(layers, &servers));
     warnings.extend(super::lock::stale(layers));
     Resolved {
-        postures: PostureLayers::new(layers.iter().map(posture).collect()),
+        postures: PostureLayers::new(layers.iter().map(|layer| posture(layer, &servers)).collect()),
         digest: digest(&statuses),
         layers: statuses,
         refusals,
         problems,
         servers,
+        plugins: super::plugins::said(layers),
         policies,
+        files,
         apps: apps::settings(layers),
         requirements: sources,
         warnings,
@@ -307,21 +315,39 @@ fn policies(layers: &[Layer], sources: &[Source], servers: &BTreeMap<ServerName,
     entries.map(entry).collect()
 }
 
-fn posture(layer: &Layer) -> LayerPosture {
+fn posture(layer: &Layer, servers: &BTreeMap<ServerName, ResolvedServer>) -> LayerPosture {
     let settings = &layer.file.settings;
-    let readable = layer.file.servers.iter().filter_map(|(name, entry)| entry.as_ref().ok().map(|t| (name, t)));
-    let modes = readable.map(|(name, table)| {
-        let tools = table.tools.iter().flatten();
-        let tools = tools.filter_map(|(tool, t)| Some((RawToolName::parse(tool).ok()?, t.approval_mode?))).collect();
-        (name.clone(), ServerModes { default: table.default_tools_approval_mode, tools })
-    });
+    let mut modes = BTreeMap::<ServerName, ServerModes>::new();
+    for name in super::plugins::names(std::slice::from_ref(layer)) {
+        let own = layer.file.servers.get(name);
+        // A plugin's table speaks for its own server alone.
+        let id = servers.get(name).and_then(|server| server.plugin.as_ref());
+        let plugin = id.and_then(|id| layer.file.plugins.get(id)?.servers.get(name));
+        for table in own.into_iter().chain(plugin).filter_map(|item| item.as_ref().ok()) {
+            add_modes(modes.entry(name.clone()).or_default(), table);
+        }
+    }
     LayerPosture {
         policy: settings.approval_policy,
         profile: settings.permission_profile,
         strict_review: settings.strict_auto_review,
         reviewer: settings.approvals_reviewer,
-        modes: modes.collect(),
+        modes,
         ..LayerPosture::silent(layer.reference.clone(), layer.may_allow)
+    }
+}
+
+/// Of two modes within one layer the stricter one counts.
+fn add_modes(modes: &mut ServerModes, table: &super::server_keys::ServerTable) {
+    modes.default = match (modes.default, table.default_tools_approval_mode) {
+        (Some(one), Some(other)) => Some(apps::strictest(one, other)),
+        (one, other) => one.or(other),
+    };
+    for (tool, own) in table.tools.iter().flatten() {
+        if let (Ok(tool), Some(mode)) = (RawToolName::parse(tool), own.approval_mode) {
+            let strictest = modes.tools.get(&tool).map_or(mode, |before| apps::strictest(*before, mode));
+            modes.tools.insert(tool, strictest);
+        }
     }
 }
 

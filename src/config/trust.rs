@@ -113,11 +113,10 @@ pub fn describe(places: &Places, path: &Path) -> Result<Description, TrustError>
     let parsed = parse(text.as_str(), &candidate.layer)
         .map_err(|problems| TrustError::Broken(problems.first().map(ToString::to_string).unwrap_or_default()))?;
     let (files, unbound) = bound_files(&parsed, &candidate.folder, &project)?;
-    let readable = || parsed.servers.iter().filter_map(|(name, entry)| entry.as_ref().ok().map(|table| (name, table)));
     Ok(Description {
-        servers: readable().filter(|(_, t)| t.defines()).map(|(n, t)| (n.clone(), command_line(t))).collect(),
+        servers: parsed.tables().filter(|(_, t)| t.defines()).map(|(n, t)| (n.clone(), command_line(t))).collect(),
         policies: parsed.policies.iter().map(|policy| policy.name.clone()).collect(),
-        variables: readable().flat_map(|(_, table)| references(table)).map(str::to_owned).collect(),
+        variables: parsed.tables().flat_map(|(_, table)| references(table)).map(str::to_owned).collect(),
         problems: parsed.problems,
         layer: candidate.layer,
         file,
@@ -204,7 +203,7 @@ fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<B
     if !file.policies.is_empty() && lock.symlink_metadata().is_ok() {
         paths.insert(lock);
     }
-    for table in file.servers.values().filter_map(|entry| entry.as_ref().ok()) {
+    for (_, table) in file.tables() {
         let cwd = table.cwd.as_ref().map_or_else(|| project.to_owned(), |cwd| project.join(cwd));
         let inside = |path: &Path| path.starts_with(project);
         let is_inside = |path: &Path| inside(path) || path.canonicalize().is_ok_and(|real| inside(&real));

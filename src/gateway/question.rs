@@ -9,7 +9,7 @@ use crate::model::text::shown;
 use crate::model::verdict::{MAX_REASON, Remember, StandingAsk};
 use crate::pipeline::consent::ask::SHOWN_ASKS;
 use crate::ports::approval::Kind;
-use crate::ports::reviewer::Question;
+use crate::ports::reviewer::{AskedFile, Question};
 
 /// The most characters of a name that are shown.
 const SHOWN_NAME: usize = 128;
@@ -86,8 +86,12 @@ pub fn question_text(question: &Question) -> String {
     }
     let what = if question.kind == Kind::Reply { "Answer" } else { "Arguments" };
     line(&mut out, &format!("{what}: {}", question.arguments));
+    for file in &question.files {
+        let AskedFile { argument, path, length, sha256 } = file;
+        line(&mut out, &format!("Uploads for {argument}: {path} ({length} bytes, SHA-256 {sha256})"));
+    }
     if question.cut {
-        line(&mut out, "The arguments are longer than this and were cut, so nothing can be remembered.");
+        line(&mut out, "There is more than this: the arguments or the files were cut, so nothing can be remembered.");
     }
     line(&mut out, "Asked by:");
     for ask in question.asks.iter().take(SHOWN_ASKS) {
@@ -149,6 +153,7 @@ pub(super) mod tests {
             tool: ToolRef::parse("files/write\u{1b}[2J").unwrap(),
             title: Some("Write a file".to_owned()),
             arguments: r#"{"path":"a"}"#.to_owned(),
+            files: Vec::new(),
             cut: false,
             asks: vec![ask],
             reviewers: Reviewers::PERSON,
@@ -190,6 +195,16 @@ pub(super) mod tests {
         let mut question = question(&[Remember::Never]);
         question.cut = true;
         assert!(question_text(&question).contains("were cut, so nothing can be remembered"));
+    }
+
+    #[test]
+    fn r27_a_file_that_would_be_uploaded_is_shown_with_its_size_and_digest() {
+        let mut question = question(&[Remember::Never]);
+        let sha256 = crate::model::digest::Digest::of(b"x");
+        let (argument, path) = ("file".to_owned(), "a.csv".to_owned());
+        question.files = vec![AskedFile { argument, path, length: 1, sha256 }];
+        let wanted = format!("\nUploads for file: a.csv (1 bytes, SHA-256 {sha256})\n");
+        assert!(question_text(&question).contains(&wanted));
     }
 
     #[test]

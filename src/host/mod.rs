@@ -6,6 +6,7 @@ pub mod fleet;
 mod http_server;
 pub mod listing;
 pub mod network;
+pub mod overlay;
 pub mod policies;
 pub mod reload;
 pub mod seal;

@@ -441,6 +441,8 @@ mod tests {
                 local: true,
                 plugin: None,
                 slots: Vec::new(),
+                file_parameters: false,
+                files: None,
             },
             connectors: BTreeMap::new(),
             filter: Arc::new(|_| true),

@@ -18,6 +18,7 @@ use super::HostParts;
 use super::fleet::{BackOff, ServerSpec};
 use super::http_server::{ConfiguredHttp, Login};
 use crate::adapters::clock::SystemClock;
+use crate::adapters::files::{HttpUploads, Roots};
 use crate::adapters::mcp::child::Launch;
 use crate::adapters::mcp::client::{Settings, StdioUpstream};
 use crate::adapters::mcp::http::upstream::HttpSettings;
@@ -27,11 +28,13 @@ use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::sqlite::{self, OpenStateError};
 use crate::config::file::Names as NameStyle;
+use crate::config::files::Files;
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
 use crate::config::server_keys::RestartWhen;
 use crate::config::template::MissingVariable;
 use crate::config::trust::first_changed;
 use crate::config::{Places, Resolved};
+use crate::model::digest::Digest;
 use crate::model::here::is_loopback;
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::pipeline::admit::catalog::{Names, ServerView};
@@ -40,6 +43,7 @@ use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::PolicySet;
+use crate::ports::files::FileAccess;
 use crate::ports::recorder::Recorder;
 use crate::ports::state::PolicyState;
 use crate::ports::upstream::{Connection, StartFailure, Upstream, UpstreamEvents};
@@ -121,13 +125,15 @@ pub(super) fn servers(
     all: &Slots,
 ) -> (BTreeMap<ServerName, ServerSpec>, BTreeMap<ServerName, String>) {
     let (mut run, mut disabled) = (BTreeMap::new(), BTreeMap::new());
+    let files = resolved.files.as_ref().map(file_access);
+    let spec = |server| spec(server, all, logins, files.as_ref());
     for (name, server) in &resolved.servers {
         match &server.enabled {
-            Ok(()) => _ = run.insert(name.clone(), spec(server, all, logins)),
+            Ok(()) => _ = run.insert(name.clone(), spec(server)),
             // What the host must not start without counts as failed, unless somebody switched it off on purpose.
             Err(why) if server.required && !server.is_switched_off() => {
                 let upstream = Arc::new(Unsupported(why.clone()));
-                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server, all, logins) });
+                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server) });
             }
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
@@ -135,7 +141,7 @@ pub(super) fn servers(
     (run, disabled)
 }
 
-fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> ServerSpec {
+fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Option<&FileAccess>) -> ServerSpec {
     let upstream: Arc<dyn Upstream> = match &server.transport {
         Transport::Stdio(launch) => Arc::new(Configured {
             server: server.name.clone(),
@@ -153,12 +159,16 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
         }
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
     };
+    let files = files.filter(|_| server.file_parameters);
     let upstream = Lanes::of(upstream, server.sharing, server.restart.when == RestartWhen::OnExit);
     let filter = server.filter.clone();
     ServerSpec {
         upstream,
         identity: server.identity,
-        config: server.digest,
+        // Where files go is part of what a call was prepared with.
+        config: files.map_or(server.digest, |files| {
+            Digest::of_parts([server.digest.as_bytes().as_slice(), files.digest.as_bytes()])
+        }),
         view: ServerView {
             tool_timeout: server.tool_timeout,
             may_relax: server.may_relax,
@@ -168,6 +178,8 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             local: is_local(&server.transport),
             plugin: server.plugin.clone(),
             slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],
+            file_parameters: server.file_parameters,
+            files: files.cloned(),
         },
         connectors: BTreeMap::new(),
         filter: Arc::new(move |tool: &RawToolName| filter.allows(tool)),
@@ -179,6 +191,19 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>) -> Server
             attempts: server.restart.attempts,
             restarts: server.restart.when == RestartWhen::OnExit,
         },
+    }
+}
+
+/// Where files of calls come from and go to. Nothing is opened before the first call that names a file.
+fn file_access(files: &Files) -> FileAccess {
+    let told = format!("{:?}", (files.upload_url.as_str(), &files.bearer_token_env_var, &files.roots));
+    let (url, token) = (files.upload_url.clone(), files.bearer_token_env_var.clone());
+    let uploader = HttpUploads::new(url, token, super::network::client_builder, |name| std::env::var(name).ok());
+    FileAccess {
+        roots: Arc::new(Roots::new(&files.roots)),
+        uploader: Arc::new(uploader),
+        // Debug text of our own types: no two configurations read alike.
+        digest: Digest::of(told.as_bytes()),
     }
 }
 
@@ -269,7 +294,6 @@ impl Upstream for Unsupported {
 mod tests {
     use super::*;
     use crate::config::{EmbeddedLayer, Places, SessionSources, load};
-    use crate::model::digest::Digest;
     use crate::model::layer::LayerKind;
 
     fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
@@ -317,6 +341,28 @@ mod tests {
         assert_eq!(spec.view.tool_timeout.as_millis(), 1500);
         assert!(!(spec.filter)(&RawToolName::parse("x").unwrap()) && (spec.filter)(&RawToolName::parse("y").unwrap()));
         assert_eq!(disabled.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["off"]);
+    }
+
+    #[test]
+    fn r27_a_server_that_may_have_files_has_them_and_another_place_for_uploads_makes_its_calls_stale() {
+        let files = |url: &str| format!("[files]\nupload_url = \"{url}\"\nroots = [\"/data\"]\n");
+        let text = "[mcp_servers.s]\ncommand = \"sh\"\nfile_parameters = true\n[mcp_servers.plain]\ncommand = \"sh\"\n";
+        let spec = |layers: &[(LayerKind, &str)], name: &str| {
+            let (mut run, _) = servers(&resolved(layers), None, &Slots::new(1));
+            run.remove(&ServerName::parse(name).unwrap()).unwrap()
+        };
+        let (one, other) = (files("https://a.example/") + text, files("https://b.example/") + text);
+        let with = spec(&[(LayerKind::User, &one)], "s");
+        assert!(with.view.file_parameters && with.view.files.is_some());
+        assert_ne!(with.config, spec(&[(LayerKind::User, &other)], "s").config);
+        assert_eq!(with.config, spec(&[(LayerKind::User, &one)], "s").config);
+        let plain = spec(&[(LayerKind::User, &one)], "plain");
+        assert!(!plain.view.file_parameters && plain.view.files.is_none());
+        assert_eq!(plain.config, spec(&[(LayerKind::User, &other)], "plain").config);
+        let off = "[mcp_servers.s]\nfile_parameters = false\n";
+        assert!(!spec(&[(LayerKind::User, &one), (LayerKind::Session, off)], "s").view.file_parameters);
+        let none = spec(&[(LayerKind::User, text)], "s");
+        assert!(none.view.file_parameters && none.view.files.is_none());
     }
 
     #[test]

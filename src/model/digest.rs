@@ -35,6 +35,12 @@ impl Digest {
         Parts(Sha256::new())
     }
 
+    /// Starts a digest of bytes that come one after the other; it ends as [`Digest::of`] of them all.
+    #[must_use]
+    pub fn running() -> Running {
+        Running(Sha256::new())
+    }
+
     /// Parses 64 hex digits.
     ///
     /// # Errors
@@ -76,6 +82,23 @@ impl Parts {
     }
 }
 
+/// A digest of bytes that come one after the other.
+#[derive(Debug, Clone)]
+pub struct Running(Sha256);
+
+impl Running {
+    /// Adds bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the digest of all bytes.
+    #[must_use]
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex::encode(self.0))
@@ -109,6 +132,14 @@ mod tests {
         let a = Digest::of_parts([b"ab".as_slice(), b"c"]);
         let b = Digest::of_parts([b"a".as_slice(), b"bc"]);
         assert_ne!(a, b);
+    }
+
+    #[test]
+    fn bytes_that_come_one_after_the_other_have_the_digest_of_them_all() {
+        let mut running = Digest::running();
+        running.add(b"ab");
+        running.add(b"c");
+        assert_eq!(running.finish(), Digest::of(b"abc"));
     }
 
     #[test]

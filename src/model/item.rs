@@ -2,6 +2,8 @@
 //!
 //! Fields: approval-results section 7. An item's arguments are those before any rewriting, `null` when there are none.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -116,6 +118,10 @@ pub struct CompletedItem {
     pub completed_at: Timestamp,
     /// How long it took.
     pub durations: Durations,
+    /// The arguments as they were sent, where that is not as they were given: with references in the place of files. The
+    /// references may be secrets; records leave them out unless asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_input: Option<Arc<serde_json::Map<String, Value>>>,
     /// What sanitisers said of the answer, in the order in which they were asked; nothing of what they removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sanitisers: Vec<SanitiserVoice>,

@@ -11,6 +11,7 @@ pub mod cleaning;
 pub mod decision;
 pub mod digest;
 pub mod exposure;
+pub mod file_params;
 pub mod here;
 pub mod item;
 pub mod json;

@@ -24,6 +24,8 @@ pub enum Stage {
     Prepare,
     /// The connector policy.
     Connector,
+    /// Opening and uploading the files that its arguments name.
+    Files,
     /// Deciding whether it may run.
     Approval,
     /// The revision check and the hand-over.
@@ -60,6 +62,8 @@ pub enum Code {
     NobodyToAsk,
     /// Whoever was asked said no.
     Declined,
+    /// A file that the arguments name could not be opened or uploaded; nothing was sent.
+    UploadFailed,
     /// Nobody answered in time.
     AskExpired,
     /// The asking was cancelled by whoever was asked.
@@ -107,6 +111,7 @@ impl Code {
             Self::NeverAsks => "never-asks",
             Self::NobodyToAsk => "nobody-to-ask",
             Self::Declined => "declined",
+            Self::UploadFailed => "upload-failed",
             Self::AskExpired => "ask-expired",
             Self::AskCancelled => "ask-cancelled",
             Self::Stale => "stale",

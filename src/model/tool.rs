@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::arguments::Arguments;
 use super::check::{ArgumentCheck, Unfit};
 use super::digest::Digest;
+use super::file_params::FileParams;
 use super::json::{self, Json, JsonFault};
 use super::name::{CallableName, FlatName, Namespace, RawToolName, ServerName, ToolRef};
 use super::schema::BadSchema;
@@ -67,6 +68,9 @@ pub struct Connector {
     /// The linked account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
+    /// What it is for, in its own words; describes the namespace of its tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
 }
 
 /// One tool definition, parsed from the upstream's own JSON text. Immutable.
@@ -331,6 +335,8 @@ pub struct CatalogTool {
     pub connector: Option<Connector>,
     /// The plugin that provides the server.
     pub plugin: Option<String>,
+    /// Its file parameters, where its server may have some.
+    pub files: Option<Arc<FileParams>>,
 }
 
 impl CatalogTool {
@@ -338,6 +344,26 @@ impl CatalogTool {
     #[must_use]
     pub fn reference(&self) -> ToolRef {
         ToolRef { server: self.server.clone(), tool: self.definition.name().clone() }
+    }
+
+    /// Returns the title for people, if there is one; an App's without its leading `<connector name>_` (catalog-dispatch 1.1 rule 3).
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.definition.title().map(|title| self.own_title(title))
+    }
+
+    /// Returns a title of this tool, as somebody shows it, without the connector's name in front.
+    #[must_use]
+    pub fn own_title<'a>(&self, title: &'a str) -> &'a str {
+        let name = self.connector.as_ref().and_then(|own| own.name.as_deref()).map(str::trim);
+        let rest = name.filter(|name| !name.is_empty()).and_then(|name| title.strip_prefix(name)?.strip_prefix('_'));
+        rest.filter(|rest| !rest.is_empty()).unwrap_or(title)
+    }
+
+    /// Returns the definition that a model is shown: the server's own, but with paths in the place of files.
+    #[must_use]
+    pub fn model_facing(&self) -> &Arc<ToolDefinition> {
+        self.files.as_ref().map_or(&self.definition, |files| files.masked())
     }
 }
 

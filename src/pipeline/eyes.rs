@@ -71,7 +71,8 @@ impl Reviewer for Titled {
         let looked = eyes.definitions.look_at(&self.tool, snapshot.policies(), &eyes.viewer()).await;
         // One that is withheld has no title for anybody; the raw name is enough to decide by.
         let shown = looked.ok();
-        let title = shown.as_ref().and_then(ShownDefinition::title).map(|title| text::shown(title, MAX_TITLE));
+        let title = shown.as_ref().and_then(ShownDefinition::title).map(|title| self.tool.own_title(title));
+        let title = title.map(|title| text::shown(title, MAX_TITLE));
         self.inner.ask(&Question { title, ..question.clone() }).await
     }
 }

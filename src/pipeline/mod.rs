@@ -29,6 +29,8 @@ pub mod emit;
 pub mod follow;
 
 mod eyes;
+mod request;
 mod run;
 
-pub use run::{CallRequest, Explanation, Finished, Payload, Pipeline, Would};
+pub use request::{CallRequest, Explanation, Finished, Payload, Would};
+pub use run::Pipeline;

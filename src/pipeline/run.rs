@@ -8,42 +8,38 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::admit::catalog::{Catalog, LeaseRefusal};
 use super::admit::slots::{Slot, Slots};
 use super::bind::noted::{Noted, Stated};
-use super::bind::{await_ready, prepare};
+use super::bind::{self, await_ready, prepare};
 use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::observe::Observatory;
 use super::consent::settle::{Answered, Settled, Standing, refused, settle};
 use super::consent::{ask, connector, decide, remember};
-use super::dispatch::meta::TurnInfo;
 use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
-use super::dispatch::{barrier, call, record};
+use super::dispatch::{barrier, call, files, record};
 use super::emit::finish::Finishing;
-use super::emit::sanitise::{Clean, Definitions, Unshown};
+use super::emit::sanitise::{Clean, Unshown};
 use super::emit::views::stale;
 use super::eyes::Eyes;
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
+use super::request::{CallRequest, Explanation, Finished, Payload, Would};
 use crate::model::arguments::Arguments;
-use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::digest::Digest;
-use crate::model::item::{CallInfo, CompletedItem};
-use crate::model::name::{CallId, Target, ToolRef};
+use crate::model::item::CallInfo;
+use crate::model::name::ToolRef;
 use crate::model::outcome::{Code, Failure, Stage};
-use crate::model::verdict::{Refusal, Remember};
+use crate::model::verdict::Refusal;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
-use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
-use crate::ports::reviewer::Reviewer;
 use crate::ports::state::{Effects, PolicyState};
-use crate::ports::upstream::{Fleet, ProgressSink};
+use crate::ports::upstream::Fleet;
 
 /// What the pipeline works with.
 pub struct Pipeline {
@@ -65,80 +61,6 @@ pub struct Pipeline {
     pub observatory: Arc<Observatory>,
     /// How long an answer of a person is waited for.
     pub ask_deadline: Duration,
-}
-
-/// What a call carries.
-#[derive(Debug, Clone)]
-pub enum Payload {
-    /// A function call with its arguments as text.
-    Function(String),
-    /// Anything else: refused.
-    Other,
-}
-
-/// One call.
-pub struct CallRequest {
-    /// Its id, unique among the open calls of the session.
-    pub id: CallId,
-    /// Who calls.
-    pub caller: Caller,
-    /// What is called.
-    pub target: Target,
-    /// With what.
-    pub payload: Payload,
-    /// The digest of the definition that the caller was last shown (R24).
-    pub seen: Option<Digest>,
-    /// What the caller's session knows of definitions as they are shown.
-    pub definitions: Arc<Definitions>,
-    /// What the request says about its turn.
-    pub turn: TurnInfo,
-    /// Where progress goes, if it is wanted.
-    pub progress: Option<Arc<dyn ProgressSink>>,
-    /// Who answers what the server asks meanwhile; none: nobody.
-    pub questions: Option<Arc<dyn Questions>>,
-    /// Whoever can be asked.
-    pub reviewer: Arc<dyn Reviewer>,
-    /// Ends the call.
-    pub cancel: CancellationToken,
-}
-
-/// A call that has ended.
-#[derive(Debug)]
-pub struct Finished {
-    /// The clean answer.
-    pub clean: Clean,
-    /// The completed item.
-    pub item: CompletedItem,
-    /// The last decision, if it came to one.
-    pub decision: Option<Decision>,
-    /// The digest of the definition that a stale answer has shown (R24).
-    pub shown: Option<Digest>,
-}
-
-/// What a call would come to.
-#[derive(Debug)]
-pub struct Explanation {
-    /// The decision, if it came to one.
-    pub decision: Option<Decision>,
-    /// What would happen next.
-    pub would: Would,
-}
-
-/// What would happen next.
-#[derive(Debug)]
-pub enum Would {
-    /// It would be sent.
-    Run {
-        /// The id of the remembered grant that covers the asks.
-        grant: Option<String>,
-    },
-    /// Somebody would be asked; the answer could change the result.
-    Ask {
-        /// What could be chosen besides refusing.
-        options: Vec<Remember>,
-    },
-    /// It would fail.
-    Fail(Failure),
 }
 
 impl Pipeline {
@@ -213,9 +135,11 @@ impl<'p> Call<'p> {
 
         let stated = self.stated(&prepared);
         self.noted = Some(Noted::open(stated.clone()));
+        let prepared = self.open_files(prepared).await?;
 
         let lease = self.consent(prepared, &stated).await?;
 
+        let input = lease.uploads().tool_input(lease.approved().prepared());
         let record = self.record(lease.approved(), lease.approved().consent().clone());
         let server = lease.approved().prepared().reference().server;
         let connection = Arc::clone(&lease.approved().prepared().server().connection);
@@ -238,6 +162,7 @@ impl<'p> Call<'p> {
             Ok(sent) => {
                 if let Some(started) = &mut self.started {
                     started.sent(sent.at());
+                    started.rewritten(input);
                 }
                 sent.wait().await
             }
@@ -302,6 +227,15 @@ impl<'p> Call<'p> {
         }
     }
 
+    /// R27: opened before anybody decides, but nothing is said about a file of a call whose tool is hidden (R25).
+    async fn open_files(&self, prepared: prepare::Prepared) -> Result<prepare::Prepared, Box<Failure>> {
+        let reference = prepared.reference();
+        match bind::files::open(prepared).await {
+            Ok(prepared) => Ok(prepared),
+            Err(failure) => Err(self.disabled(&reference).await.unwrap_or(failure)),
+        }
+    }
+
     /// R25: what else is wrong with the call of a hidden tool is not said, or it would tell that the tool is there.
     async fn disabled(&self, reference: &ToolRef) -> Option<Box<Failure>> {
         let snapshot = self.pipeline.catalog.current();
@@ -328,7 +262,7 @@ impl<'p> Call<'p> {
             stated,
             deadline: pipeline.ask_deadline,
         };
-        let mut agreed = Agreed::default();
+        let (mut agreed, mut sofar) = (Agreed::default(), files::Sofar::default());
         loop {
             let (id, caller) = (&self.request.id, &self.request.caller);
             let approved = match approve::approve(&who, id, caller, prepared, &mut agreed).await {
@@ -348,7 +282,7 @@ impl<'p> Call<'p> {
             self.decision = Some(approved.decision().clone());
             self.slots.clear();
             self.slots = Slots::take(&approved.prepared().server().view.slots).await;
-            let barrier::NotLeased { refusal, approved } = match barrier::lease(&pipeline.catalog, approved) {
+            let barrier::NotLeased { refusal, approved } = match self.lease(approved, &mut sofar).await? {
                 Ok(lease) => return Ok(lease),
                 Err(refused) => *refused,
             };
@@ -366,9 +300,34 @@ impl<'p> Call<'p> {
         }
     }
 
+    /// Step 9: check, upload, check, lease. What is uploaded is in `sofar`, for when the call has to be decided again.
+    async fn lease(
+        &self,
+        approved: Approved,
+        sofar: &mut files::Sofar,
+    ) -> Result<Result<barrier::Lease, Box<barrier::NotLeased>>, Box<Failure>> {
+        let catalog = &self.pipeline.catalog;
+        let refuse = |refusal, approved| Ok(Err(Box::new(barrier::NotLeased { refusal, approved })));
+        if sofar.lacks(&approved) {
+            if let Err(refusal) = barrier::check(catalog, &approved) {
+                return refuse(refusal, approved);
+            }
+            // R34: the files of a call whose decision cannot be recorded stay where they are.
+            let record = self.record(&approved, approved.consent().clone());
+            let record = DecisionRecord { uploading: true, ..record };
+            self.pipeline.recorder.decision(&record).map_err(call::unrecorded)?;
+        }
+        match files::upload(catalog, &approved, sofar, self.request.progress.as_ref()).await {
+            Ok(uploads) => Ok(barrier::lease(catalog, approved, uploads)),
+            Err(files::NotUploaded::Refused(refusal)) => refuse(refusal, approved),
+            Err(files::NotUploaded::Failed(failure)) => Err(failure),
+        }
+    }
+
     /// The dry run: the same steps up to the barrier.
     async fn would(&mut self) -> Result<Would, Box<Failure>> {
         let prepared = self.bind(self.arguments()?).await?;
+        let prepared = self.open_files(prepared).await?;
         let catalog = &self.pipeline.catalog;
         let policies = Arc::clone(catalog.current().policies());
         let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
@@ -384,7 +343,7 @@ impl<'p> Call<'p> {
         let standing = Standing {
             target: &self.request.target,
             subject: &remember::subject(&prepared, &self.request.caller),
-            arguments: prepared.arguments().digest(),
+            arguments: prepared.bound(),
             answered: &Answered::default(),
             reviewer: policies.postures.reviewer(),
             widest: &|asks| ask::widest(&prepared, asks),

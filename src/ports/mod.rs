@@ -6,6 +6,7 @@ pub mod approval;
 pub mod clock;
 pub mod connector;
 pub mod credentials;
+pub mod files;
 pub mod grants;
 pub mod questions;
 pub mod recorder;

@@ -36,6 +36,17 @@ pub enum Consent {
     Refused,
 }
 
+/// A file that a call would upload. Holds no path: paths are arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RecordedFile {
+    /// The argument, with an index where it is one of several: `file`, `files[1]`.
+    pub argument: String,
+    /// How many bytes it has.
+    pub length: u64,
+    /// Their digest.
+    pub sha256: Digest,
+}
+
 /// What is recorded about one decision before anything is sent. Holds digests, never arguments.
 #[derive(Debug, Clone, Serialize)]
 pub struct DecisionRecord {
@@ -60,6 +71,10 @@ pub struct DecisionRecord {
     pub definition: Digest,
     /// The arguments' digest.
     pub arguments: Digest,
+    /// The files that the arguments name.
+    pub files: Vec<RecordedFile>,
+    /// Whether this was written before those files are uploaded. Another record follows before anything is sent to the server.
+    pub uploading: bool,
     /// The decision.
     #[serde(flatten)]
     pub decision: Decision,

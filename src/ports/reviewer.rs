@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::approval::Kind;
+use crate::model::digest::Digest;
 use crate::model::name::{CallId, ToolRef};
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
 
@@ -24,7 +25,9 @@ pub struct Question {
     pub title: Option<String>,
     /// The arguments as sorted JSON, bounded, control characters visible.
     pub arguments: String,
-    /// Whether the arguments were cut. Then nothing is remembered (R22).
+    /// The files that the arguments name, as they were opened; at most 16.
+    pub files: Vec<AskedFile>,
+    /// Whether the arguments or the files were cut. Then nothing is remembered (R22).
     pub cut: bool,
     /// Who asks and why, in order of trust.
     pub asks: Vec<StandingAsk>,
@@ -34,6 +37,19 @@ pub struct Question {
     pub options: Vec<Remember>,
     /// How long an answer is waited for.
     pub deadline: Duration,
+}
+
+/// A file that would be uploaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AskedFile {
+    /// The argument, bounded, control characters visible.
+    pub argument: String,
+    /// The path as the call has it, bounded, control characters visible.
+    pub path: String,
+    /// How many bytes it has.
+    pub length: u64,
+    /// Their digest.
+    pub sha256: Digest,
 }
 
 /// What came of a question.

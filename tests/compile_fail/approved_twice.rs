@@ -3,10 +3,11 @@
 use portcullis::pipeline::admit::catalog::Catalog;
 use portcullis::pipeline::consent::approve::Approved;
 use portcullis::pipeline::dispatch::barrier;
+use portcullis::pipeline::dispatch::files::Uploads;
 
-fn twice(catalog: &Catalog, approved: Approved) {
-    let _ = barrier::lease(catalog, approved);
-    let _ = barrier::lease(catalog, approved);
+fn twice(catalog: &Catalog, approved: Approved, uploads: Uploads) {
+    let _ = barrier::lease(catalog, approved, uploads.clone());
+    let _ = barrier::lease(catalog, approved, uploads);
 }
 
 fn main() {

@@ -6,7 +6,7 @@ use portcullis::pipeline::bind::prepare::Prepared;
 use portcullis::ports::approval::Kind;
 
 fn forge(listed: Listed, arguments: Arguments) -> Prepared {
-    Prepared { listed, kind: Kind::Tool, arguments }
+    Prepared { listed, kind: Kind::Tool, arguments, files: None }
 }
 
 fn main() {

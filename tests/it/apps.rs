@@ -205,7 +205,7 @@ fn load(settings: Value) -> Arc<WasmConnector> {
 }
 
 fn facts(tool: Tool) -> Arc<AppToolFacts> {
-    let connector = Connector { id: "calendar".to_owned(), name: None, account: None };
+    let connector = Connector { id: "calendar".to_owned(), name: None, account: None, description: None };
     Arc::new(AppToolFacts {
         connector: tool.connector.then_some(connector),
         tool: ToolRef::parse(&format!("apps/{}", tool.name)).unwrap(),

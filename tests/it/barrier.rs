@@ -15,7 +15,7 @@ use portcullis::pipeline::admit::leases::DRAIN;
 use portcullis::pipeline::bind::noted::{Noted, Stated};
 use portcullis::pipeline::bind::prepare::prepare;
 use portcullis::pipeline::consent::approve::{Agreed, Approvers, approve};
-use portcullis::pipeline::dispatch::{barrier, call};
+use portcullis::pipeline::dispatch::{barrier, call, files};
 use portcullis::ports::approval::BoundComponent;
 use portcullis::ports::recorder::{Consent, DecisionRecord};
 use portcullis::ports::reviewer::{NobodyThere, Reply};
@@ -305,7 +305,8 @@ async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Note
         deadline: bench.pipeline.ask_deadline,
     };
     let approved = approve(&who, &id, &bench.caller, prepared, &mut Agreed::default()).await.unwrap();
-    (id, barrier::lease(bench.catalog(), approved).unwrap(), noted)
+    let uploads = files::upload(bench.catalog(), &approved, &mut files::Sofar::default(), None).await.unwrap();
+    (id, barrier::lease(bench.catalog(), approved, uploads).unwrap(), noted)
 }
 
 fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord {
@@ -321,6 +322,8 @@ fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord 
         engine: Digest::of(b"no engine"),
         definition: prepared.tool().definition.digest(),
         arguments: prepared.arguments().digest(),
+        files: Vec::new(),
+        uploading: false,
         decision: lease.approved().decision().clone(),
         consent: lease.approved().consent().clone(),
     }

@@ -173,7 +173,7 @@ async fn r17_an_agreement_is_void_when_the_account_link_changes() {
         assert!(bench.write_asking(person.clone()).await.item.failure().is_none());
     }
     assert_eq!(person.questions().len(), 1);
-    let app = Connector { id: "calendar".to_owned(), name: None, account: Some("other".to_owned()) };
+    let app = Connector { id: "calendar".to_owned(), name: None, account: Some("other".to_owned()), description: None };
     bench.change(&bench.files, |published| _ = published.connectors.insert(RawToolName::parse("write").unwrap(), app));
     bench.publish().await;
     assert!(bench.write_asking(person.clone()).await.item.failure().is_none());
@@ -205,7 +205,15 @@ async fn r19_a_tool_that_is_disabled_while_a_person_is_asked_is_not_called() {
 fn house(policies: &Policies) -> House {
     let server = FakeServer::new("apps", &Journal::default(), vec![tool("write"), tool("read"), tool("plain")]);
     let app = |name: &str| {
-        (RawToolName::parse(name).unwrap(), Connector { id: "calendar".to_owned(), name: None, account: None })
+        (
+            RawToolName::parse(name).unwrap(),
+            Connector {
+                id: "c1".to_owned(),
+                name: Some("Calendar".to_owned()),
+                account: None,
+                description: Some("Your events.".to_owned()),
+            },
+        )
     };
     let connectors = BTreeMap::from([app("write"), app("read")]);
     let spec = portcullis::host::fleet::ServerSpec { connectors, ..spec(&server) };
@@ -226,6 +234,8 @@ async fn r25_a_disabled_tool_is_not_listed_and_whoever_asks_the_host_is_told_why
     let listing = house.session().list().await;
     let names: Vec<String> = listing.tools().iter().map(|tool| tool.reference().to_string()).collect();
     assert_eq!(names, ["apps/plain", "apps/read"]);
+    let described: Vec<_> = listing.tools().iter().map(|tool| tool.namespace_description.as_deref()).collect();
+    assert_eq!(described, [None, Some("Your events.")]);
     let by = listing.hidden().values().next().unwrap().first().unwrap();
     assert_eq!(
         (by.source.to_string(), by.reason.rule.clone()),
@@ -250,9 +260,9 @@ async fn r25_a_client_sees_neither_in_the_list_nor_in_an_answer_that_a_hidden_to
         client.send(&format!(r#"{{"jsonrpc":"2.0","id":9,"method":"tools/list","params":{params}}}"#)).await;
         page = client.answer(json!(9)).await["result"].take();
     }
-    assert_eq!(listed, ["apps__plain", "apps__read"]);
-    client.call("1", r#"{"name":"apps__write"}"#).await;
-    client.call("2", r#"{"name":"apps__wrote"}"#).await;
+    assert_eq!(listed, ["codex_apps__plain", "codex_apps__calendar__read"]);
+    client.call("1", r#"{"name":"codex_apps__calendar__write"}"#).await;
+    client.call("2", r#"{"name":"codex_apps__calendar__wrote"}"#).await;
     let (hidden, unknown) = (client.answer(json!(1)).await, client.answer(json!(2)).await);
     assert_eq!(hidden["result"].to_string().replace("write", "wrote"), unknown["result"].to_string());
 }

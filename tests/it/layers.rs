@@ -455,6 +455,21 @@ fn r7_the_launch_of_a_trusted_projects_server_carries_what_was_trusted() {
 }
 
 #[test]
+fn r4_r7_trust_binds_and_shows_what_a_projects_plugins_would_run_and_read() {
+    let machine = trusted_machine();
+    let text = "[plugins.p.mcp_servers.docs]\ncommand = './docs.sh'\nenv = { TOKEN = '${DOCS_TOKEN}' }\n";
+    machine.write(PROJECT, text);
+    machine.write("home/repo/docs.sh", "1");
+    let description = describe(&machine.places, &machine.path("home/repo")).unwrap();
+    assert!(description.servers.iter().any(|(server, command)| server.as_str() == "docs" && command == "./docs.sh"));
+    assert!(description.variables.contains("DOCS_TOKEN"));
+    assert!(description.files.iter().any(|file| file.path == machine.path("home/repo/docs.sh")));
+    machine.trust(PROJECT, Grant::default());
+    let why = machine.load().servers[&name("docs")].enabled.clone().unwrap_err();
+    assert!(why.contains("`DOCS_TOKEN`, which the trust in its project does not grant"), "{why}");
+}
+
+#[test]
 fn r7_after_a_change_the_trusted_copy_restricts_and_defines_nothing() {
     let machine = trusted_machine();
     assert!(machine.load().servers[&name("local")].enabled.is_ok());
@@ -684,6 +699,21 @@ fn r9_hints_relax_only_for_servers_of_layers_that_may_allow() {
     let session =
         Machine::new().flag("mcp_servers.files.command='npx'").flag("mcp_servers.files.trust_annotations=true");
     assert!(!files(&session.load()).may_relax);
+}
+
+#[test]
+fn r3_a_servers_tools_may_take_files_only_where_its_layer_may_allow() {
+    let text = "[mcp_servers.files]\ncommand = 'npx'\nfile_parameters = true\n";
+    assert!(files(&Machine::new().with(USER, text).load()).file_parameters);
+    let session = Machine::new().flag("mcp_servers.files.command='npx'").flag("mcp_servers.files.file_parameters=true");
+    assert!(!files(&session.load()).file_parameters);
+    let project = Machine::new().with(PROJECT, text);
+    project.trust(PROJECT, Grant::default());
+    assert!(!files(&project.load()).file_parameters);
+    project.trust(PROJECT, Grant { may_allow: true, ..Grant::default() });
+    assert!(files(&project.load()).file_parameters);
+    let other = Machine::new().with(USER, FILES).flag("mcp_servers.files.file_parameters=true");
+    assert!(!files(&other.load()).file_parameters, "a less trusted layer widens");
 }
 
 #[test]

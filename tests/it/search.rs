@@ -170,7 +170,7 @@ async fn r25_what_a_connector_policy_hides_is_not_found_and_its_name_leads_nowhe
     let mut policies = Policies::open(&["files"]);
     policies = policies.and_app(bound_app(LayerKind::User, "apps", &off));
     let mut apps = spec(&files);
-    let connector = Connector { id: "calendar".to_owned(), name: None, account: None };
+    let connector = Connector { id: "calendar".to_owned(), name: None, account: None, description: None };
     apps.connectors = [(RawToolName::parse("write").unwrap(), connector)].into();
     let house = House::under(&policies, [("files".to_owned(), apps)].into(), BTreeMap::new());
     let mut client = Client::of(&house.host, searching(Searching::Always));

@@ -112,7 +112,7 @@ async fn e4_a_policy_is_asked_at_every_step_and_the_handler_stays() {
         bound_app(LayerKind::User, "apps", &switch);
     let policies = Policies::open(&["files"]).and_app(component);
     let mut apps = spec(&files);
-    let connector = Connector { id: "calendar".to_owned(), name: None, account: None };
+    let connector = Connector { id: "calendar".to_owned(), name: None, account: None, description: None };
     apps.connectors = [(RawToolName::parse("write").unwrap(), connector)].into();
     let house = House::under(&policies, [("files".to_owned(), apps)].into(), BTreeMap::new());
     let session = session(&house, exposing(false));

@@ -21,7 +21,7 @@ use crate::model::outcome::{Code, Durations, Outcome};
 use crate::model::revision::{PolicySetDigest, Revision};
 use crate::model::verdict::Folded;
 use crate::ports::approval::Kind;
-use crate::ports::recorder::{Consent, DecisionRecord, ObservedRecord};
+use crate::ports::recorder::{Consent, DecisionRecord, ObservedRecord, RecordedFile};
 
 /// The longest line, its newline included, in bytes.
 pub(super) const MAX_LINE: usize = 1024 * 1024;
@@ -52,6 +52,8 @@ struct ItemLine<'a> {
     about: Option<About<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<Option<&'a Map<String, Value>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_input: Option<&'a Map<String, Value>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
@@ -114,6 +116,10 @@ struct DecisionLine<'a> {
     engine: Digest,
     definition: Digest,
     arguments_digest: Digest,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    files: &'a [RecordedFile],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    uploading: bool,
     now_ms: u64,
     folded: &'a Folded,
     consent: &'a Consent,
@@ -138,9 +144,9 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             ("completed", &completed.call, completed.status, completed.completed_at, Some(end))
         }
     };
-    let sanitisers = match item {
-        Item::Started(_) => &[],
-        Item::Completed(completed) => completed.sanitisers.as_slice(),
+    let (sanitisers, tool_input) = match item {
+        Item::Started(_) => (&[][..], None),
+        Item::Completed(completed) => (completed.sanitisers.as_slice(), completed.tool_input.as_deref()),
     };
     // Named one by one: a field that is added must be decided on here, not leak into logs.
     let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
@@ -158,6 +164,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
                 read_only_hint: *read_only_hint,
             }),
             arguments: arguments.map(Arguments::object),
+            tool_input: arguments.and(tool_input),
             cut,
         };
         encode(&line, max)
@@ -193,6 +200,8 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
             engine: record.engine,
             definition: record.definition,
             arguments_digest: record.arguments,
+            files: &record.files,
+            uploading: record.uploading,
             now_ms: record.decision.now_ms,
             folded: &record.decision.folded,
             consent: &record.consent,
@@ -298,6 +307,7 @@ pub(super) mod samples {
             outcome,
             completed_at: Timestamp::UNIX_EPOCH,
             durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
+            tool_input: None,
             sanitisers: Vec::new(),
         })
     }
@@ -325,6 +335,8 @@ pub(super) mod samples {
             engine: Digest::of(b"engine"),
             definition: Digest::of(b"definition"),
             arguments: Digest::of(b"arguments"),
+            files: Vec::new(),
+            uploading: false,
             decision: Decision {
                 connectors: Vec::new(),
                 voices: vec![voice],
@@ -373,6 +385,17 @@ mod tests {
         assert_eq!(value["arguments"]["token"], "hunter2");
         assert_eq!((&value["type"], &value["status"]), (&"started".into(), &"inProgress".into()));
         assert!(value.get("outcome").is_none());
+    }
+
+    #[test]
+    fn references_to_files_are_there_when_arguments_are_asked_for_and_only_then() {
+        let Item::Completed(mut item) = samples::completed() else { panic!() };
+        item.tool_input =
+            serde_json::json!({ "file": { "download_url": "hush" } }).as_object().cloned().map(std::sync::Arc::new);
+        let item = Item::Completed(item);
+        let value = parse(&super::item(&item, true, MAX_LINE).unwrap());
+        assert_eq!(value["tool_input"]["file"]["download_url"], "hush");
+        assert!(parse(&super::item(&item, false, MAX_LINE).unwrap()).get("tool_input").is_none());
     }
 
     #[test]

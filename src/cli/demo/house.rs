@@ -127,6 +127,8 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
             local: true,
             plugin: None,
             slots: Vec::new(),
+            file_parameters: false,
+            files: None,
         },
         connectors: BTreeMap::new(),
         filter: Arc::new(|_| true),

@@ -142,7 +142,7 @@ fn path(stopped: Option<Stage>) -> String {
         Some(Stage::Payload | Stage::Hook | Stage::Arguments) => 0,
         Some(Stage::Prepare) => 1,
         Some(Stage::Connector | Stage::Approval) => 2,
-        Some(Stage::Lease | Stage::Record | Stage::Call) => 3,
+        Some(Stage::Files | Stage::Lease | Stage::Record | Stage::Call) => 3,
         Some(Stage::Sanitise) => 4,
     };
     let passed: Vec<&str> = PHASES.iter().copied().take(last + 1).collect();

@@ -10,15 +10,19 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use super::apps;
 use super::leases::{Leases, OpenLease};
 use super::naming::{self, FlatStyle, NameLimit, Nameable, NamingOptions};
 use super::slots::Slots;
 use crate::model::digest::Digest;
 use crate::model::exposure::Way;
+use crate::model::file_params::FileParams;
 use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
-use crate::model::tool::{CatalogTool, Connector, ServerIdentity, ToolDefinition};
+use crate::model::text;
+use crate::model::tool::{BadDefinition, CatalogTool, Connector, ServerIdentity, ToolDefinition};
 use crate::ports::approval::PolicySet;
+use crate::ports::files::FileAccess;
 use crate::ports::upstream::Connection;
 
 /// What one server brings into a publication.
@@ -59,6 +63,10 @@ pub struct ServerView {
     pub plugin: Option<String>,
     /// The places that a call of it needs, all of them.
     pub slots: Vec<Slots>,
+    /// Whether its tools may have file parameters although they belong to no App.
+    pub file_parameters: bool,
+    /// Where the files of its calls come from and go to; none: a call that names one fails.
+    pub files: Option<FileAccess>,
 }
 
 /// Which names the tools get.
@@ -116,8 +124,10 @@ impl Snapshot {
         for (server, entry) in &published {
             rows.extend(entry.tools.iter().map(|tool| (server.clone(), Arc::clone(tool))));
         }
+        let none = BTreeMap::new();
+        let connectors = |server: &ServerName| published.get(server).map_or(&none, |entry| &entry.connectors);
         let nameable: Vec<Nameable> =
-            rows.iter().map(|(server, tool)| Nameable::ordinary(server.clone(), tool.name().clone())).collect();
+            rows.iter().map(|(server, tool)| wish(server, tool.name(), connectors(server))).collect();
         let naming::Naming { named, duplicates } = naming::names(&nameable, &names.model);
         let flats = naming::flat_names(&nameable, names.flat, names.flat_limit).named;
         let mut flats: HashMap<usize, FlatName> = flats.into_iter().map(|row| (row.index, row.flat)).collect();
@@ -127,6 +137,16 @@ impl Snapshot {
                 continue;
             };
             let Some(entry) = published.get(server) else { continue };
+            let connector = entry.connectors.get(definition.name());
+            let Ok(files) = file_params(definition, connector.is_some() || entry.view.file_parameters) else {
+                let (server, tool) = (server.as_str(), text::shown(definition.name().as_str(), 128));
+                tracing::warn!(
+                    server,
+                    tool,
+                    "a tool is left out: with paths for its files its definition is too large"
+                );
+                continue;
+            };
             let hints = definition.hints();
             tools.push(Arc::new(CatalogTool {
                 server: server.clone(),
@@ -136,9 +156,10 @@ impl Snapshot {
                 namespace: row.namespace,
                 callable: row.callable,
                 flat,
-                namespace_description: entry.instructions.clone(),
-                connector: entry.connectors.get(definition.name()).cloned(),
+                namespace_description: apps::description(connector, entry.instructions.as_ref()),
+                connector: connector.cloned(),
                 plugin: entry.view.plugin.clone(),
+                files,
             }));
         }
         let duplicates = duplicates
@@ -226,12 +247,35 @@ impl Snapshot {
     }
 }
 
+/// What a tool would like to be called: by its connector only where its server has connectors (R9).
+fn wish(server: &ServerName, tool: &RawToolName, connectors: &BTreeMap<RawToolName, Connector>) -> Nameable {
+    if connectors.is_empty() {
+        return Nameable::ordinary(server.clone(), tool.clone());
+    }
+    apps::nameable(server.clone(), tool.clone(), connectors.get(tool))
+}
+
+impl ServerView {
+    /// Whether calls of this server's tool may run side by side: the server is said to bear it, or the tool says that it only reads
+    /// and its word counts (catalog-dispatch 4.1 rule 8, R9). That a tool may destroy says nothing here.
+    #[must_use]
+    pub fn may_run_parallel(&self, tool: &CatalogTool) -> bool {
+        // `tool.hints` has no hint that does not count.
+        self.parallel || tool.hints.read_only == Some(true)
+    }
+}
+
 impl ServerEntry {
     fn of(server: PublishedServer) -> Self {
         let config = with_connectors(server.config, &server.connectors);
         let fingerprint = ServerFingerprint { connection: server.connection.id(), config };
         Self { fingerprint, connection: server.connection, view: server.view }
     }
+}
+
+/// The file parameters of a tool, if its server may have some: a plain server's word alone is none (U8).
+fn file_params(definition: &ToolDefinition, may: bool) -> Result<Option<Arc<FileParams>>, BadDefinition> {
+    if may { Ok(FileParams::of(definition)?.map(Arc::new)) } else { Ok(None) }
 }
 
 /// The connectors are part of what a call depends on: the account link of one decides and binds agreements.
@@ -374,3 +418,7 @@ impl Catalog {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "catalog_tests.rs"]
+mod tests;

@@ -27,8 +27,9 @@ fn catalog_tool(server: &str, name: &str, meta: &str, connector: Option<&str>) -
         callable: CallableName::from_naming(name.to_owned()),
         flat: FlatName::from_naming(format!("{server}__{name}")),
         namespace_description: None,
-        connector: connector.map(|id| Connector { id: id.to_owned(), name: None, account: None }),
+        connector: connector.map(|id| Connector { id: id.to_owned(), name: None, account: None, description: None }),
         plugin: None,
+        files: None,
     }
 }
 

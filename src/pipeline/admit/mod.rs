@@ -1,5 +1,6 @@
 //! Admit: which tools exist and may be seen.
 
+pub mod apps;
 pub mod catalog;
 pub mod exposure;
 pub mod handlers;

@@ -23,6 +23,7 @@ fn tool(server: &str, name: &str, description: &str, properties: &[&str]) -> Arc
         namespace_description: None,
         connector: None,
         plugin: None,
+        files: None,
     })
 }
 
@@ -124,6 +125,7 @@ fn each_text_of_rule_17_leads_to_its_tool() {
         id: "hidden".to_owned(),
         name: Some("foxtrot".to_owned()),
         account: Some("hidden".to_owned()),
+        description: None,
     });
     let (found_by, instructions) = (Arc::new(found_by), Arc::<str>::from("about golf"));
     let others: Vec<_> = (0..3).map(|i| tool("others", &format!("t{i}"), "nothing", &[])).collect();

@@ -26,6 +26,7 @@ fn tool(definition: &Value) -> CatalogTool {
         namespace_description: None,
         connector: None,
         plugin: None,
+        files: None,
     }
 }
 
@@ -60,7 +61,8 @@ fn r13_the_description_is_the_servers_then_the_connectors_then_none() {
     let mut tool = plain("a");
     tool.namespace_description = Some("  \n".into());
     assert_eq!(&*spec(&tool).namespace.description, "");
-    tool.connector = Some(Connector { id: "c".to_owned(), name: Some(" Mail ".to_owned()), account: None });
+    tool.connector =
+        Some(Connector { id: "c".to_owned(), name: Some(" Mail ".to_owned()), account: None, description: None });
     assert_eq!(&*spec(&tool).namespace.description, "Tools for working with Mail.");
     tool.namespace_description = Some(" Says so. ".into());
     assert_eq!(&*spec(&tool).namespace.description, "Says so.");

@@ -1,5 +1,6 @@
 //! Bind: this call gets its server.
 
 pub mod await_ready;
+pub mod files;
 pub mod noted;
 pub mod prepare;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::files::BoundFiles;
 use crate::model::arguments::Arguments;
 use crate::model::digest::Digest;
 use crate::model::name::{Target, ToolRef};
@@ -18,6 +19,7 @@ pub struct Prepared {
     listed: Listed,
     kind: Kind,
     arguments: Arguments,
+    files: Option<Arc<BoundFiles>>,
 }
 
 impl std::fmt::Debug for Prepared {
@@ -66,13 +68,21 @@ pub async fn prepare(
     let unfit = |why: String| Failure::new(Stage::Arguments, Code::InvalidArguments, format!("err: {why}"));
     arguments.check_against(&listed.tool().definition).map_err(|bad| unfit(bad.to_string()))?;
     if listed.server().view.check_arguments {
-        check(&listed.tool().definition, &arguments).await.map_err(unfit)?;
+        check(listed.tool(), &arguments).await.map_err(unfit)?;
     }
-    Ok(Prepared { listed, kind: Kind::Tool, arguments })
+    Ok(Prepared { listed, kind: Kind::Tool, arguments, files: None })
+}
+
+/// Arguments fit what the model was shown. Where that has paths in the place of files, they may be what the server itself
+/// takes as well: those are passed on as they are (catalog-dispatch 5.2 rule 10).
+async fn check(tool: &CatalogTool, arguments: &Arguments) -> Result<(), String> {
+    let (facing, own) = (tool.model_facing(), &tool.definition);
+    let Err(unfit) = fits(facing, arguments).await else { return Ok(()) };
+    if Arc::ptr_eq(facing, own) || fits(own, arguments).await.is_err() { Err(unfit) } else { Ok(()) }
 }
 
 /// Large ones are checked aside: other calls go on meanwhile.
-async fn check(definition: &Arc<ToolDefinition>, arguments: &Arguments) -> Result<(), String> {
+async fn fits(definition: &Arc<ToolDefinition>, arguments: &Arguments) -> Result<(), String> {
     if !definition.is_heavy_to_check(arguments) {
         return definition.check(arguments).map_err(|unfit| unfit.to_string());
     }
@@ -129,13 +139,30 @@ impl Prepared {
     /// Fixes an answer to what the server of this call asks: the same tool over the same connection, with this content.
     #[must_use]
     pub fn reply(&self, content: Arguments) -> Self {
-        Self { listed: self.listed.clone(), kind: Kind::Reply, arguments: content }
+        Self { listed: self.listed.clone(), kind: Kind::Reply, arguments: content, files: None }
     }
 
     /// Returns the arguments.
     #[must_use]
     pub fn arguments(&self) -> &Arguments {
         &self.arguments
+    }
+
+    /// Fixes the files that the arguments name.
+    pub(super) fn with_files(self, files: BoundFiles) -> Self {
+        Self { files: Some(Arc::new(files)), ..self }
+    }
+
+    /// Returns the files that the arguments name, if they name any: open, with the digests that were read.
+    #[must_use]
+    pub fn files(&self) -> Option<&Arc<BoundFiles>> {
+        self.files.as_ref()
+    }
+
+    /// Returns the digest of all that is agreed to: the arguments, and the bytes of the files that they name (R27).
+    #[must_use]
+    pub fn bound(&self) -> Digest {
+        self.files.as_ref().map_or_else(|| self.arguments.digest(), |files| files.digest(self.arguments.digest()))
     }
 
     /// Returns the revision that the call was prepared from.

@@ -157,7 +157,7 @@ pub async fn approve(
         let standing = Standing {
             target: &target,
             subject: &subject,
-            arguments: prepared.arguments().digest(),
+            arguments: prepared.bound(),
             answered: &agreed.answered,
             reviewer: policies.postures.reviewer(),
             widest: &|asks| ask::widest(&prepared, asks),
@@ -204,7 +204,7 @@ pub async fn approve(
         let code = match reply {
             Reply::Allowed { remember: scope, approver } => {
                 agreed.answered.note(&asks, reviewers);
-                let arguments = prepared.arguments().digest();
+                let arguments = prepared.bound();
                 agreed.grant = remember::grant(subject.clone(), &asks, arguments, scope, &approver);
                 agreed.consent = Some(Consent::Agreed { approver, remember: scope, not_remembered: false });
                 continue;

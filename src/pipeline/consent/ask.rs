@@ -9,7 +9,7 @@ use crate::model::name::CallId;
 use crate::model::text;
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
 use crate::pipeline::bind::prepare::Prepared;
-use crate::ports::reviewer::{Question, Reply, Reviewer};
+use crate::ports::reviewer::{AskedFile, Question, Reply, Reviewer};
 
 /// How long an answer is waited for by default.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -17,6 +17,11 @@ pub const DEADLINE: Duration = Duration::from_secs(600);
 pub const SHOWN_ASKS: usize = 16;
 /// The most characters of arguments that a question shows.
 pub const SHOWN_ARGUMENTS: usize = 4096;
+
+/// The most files that a question shows.
+pub const SHOWN_FILES: usize = 16;
+/// The most characters of a path, or of an argument's name, that a question shows beside the arguments.
+const SHOWN_PATH: usize = 256;
 
 /// Asks, and returns what came of it.
 ///
@@ -63,7 +68,8 @@ pub fn question(
         // The server's words: whoever may look at them adds them.
         title: None,
         arguments: text::shown(&all, SHOWN_ARGUMENTS),
-        cut: is_long(&all) || asks.len() > SHOWN_ASKS,
+        files: files(prepared),
+        cut: is_long(&all) || asks.len() > SHOWN_ASKS || has_many_files(prepared),
         asks,
         reviewers,
         options: options.to_vec(),
@@ -75,7 +81,26 @@ pub fn question(
 /// remembering (R22).
 #[must_use]
 pub fn widest(prepared: &Prepared, asks: &BTreeSet<StandingAsk>) -> Remember {
-    if asks.len() > SHOWN_ASKS || is_long(&readable(prepared)) { Remember::Never } else { Remember::Always }
+    if asks.len() > SHOWN_ASKS || has_many_files(prepared) || is_long(&readable(prepared)) {
+        Remember::Never
+    } else {
+        Remember::Always
+    }
+}
+
+fn files(prepared: &Prepared) -> Vec<AskedFile> {
+    let files = prepared.files().into_iter().flat_map(|files| files.iter()).take(SHOWN_FILES);
+    let asked = files.map(|file| AskedFile {
+        argument: text::shown(&file.field(), SHOWN_PATH),
+        path: text::shown(file.path(), SHOWN_PATH),
+        length: file.facts().length,
+        sha256: file.facts().sha256,
+    });
+    asked.collect()
+}
+
+fn has_many_files(prepared: &Prepared) -> bool {
+    prepared.files().is_some_and(|files| files.iter().len() > SHOWN_FILES)
 }
 
 fn is_long(arguments: &str) -> bool {

@@ -71,7 +71,7 @@ pub(super) fn facts(tool: &CatalogTool, caller: &Caller, now_ms: u64) -> Option<
         connector: Some(connector),
         tool: tool.reference(),
         identity: tool.identity,
-        title: tool.definition.title().map(str::to_owned),
+        title: tool.title().map(str::to_owned),
         hints: tool.hints,
         caller: caller.clone(),
         now_ms,

@@ -38,7 +38,7 @@ pub struct Standing<'a> {
     pub target: &'a Target,
     /// What a grant would bind.
     pub subject: &'a GrantSubject,
-    /// The arguments' digest.
+    /// The digest of the arguments and of the files that they name.
     pub arguments: crate::model::digest::Digest,
     /// What was just agreed to for this very call (R19 as amended).
     pub answered: &'a Answered,

@@ -1,5 +1,6 @@
 //! The revision barrier: is everything that this call depends on still the same?
 
+use super::files::Uploads;
 use crate::pipeline::admit::catalog::{Catalog, LeaseRefusal};
 use crate::pipeline::admit::leases::OpenLease;
 use crate::pipeline::consent::approve::Approved;
@@ -9,6 +10,7 @@ use crate::ports::approval::Kind;
 #[derive(Debug)]
 pub struct Lease {
     approved: Approved,
+    uploads: Uploads,
     open: OpenLease,
 }
 
@@ -21,11 +23,22 @@ pub struct NotLeased {
     pub approved: Approved,
 }
 
-/// Takes a lease for an approved call.
+/// Tells whether an approved call could be leased now. Asked before its files are uploaded: those of a call that will not be
+/// sent stay where they are.
+///
+/// # Errors
+/// [`LeaseRefusal`].
+pub fn check(catalog: &Catalog, approved: &Approved) -> Result<(), LeaseRefusal> {
+    let prepared = approved.prepared();
+    let definition = prepared.tool().definition.digest();
+    catalog.check(&prepared.reference(), &prepared.server().fingerprint, definition, approved.policies())
+}
+
+/// Takes a lease for an approved call whose files are uploaded.
 ///
 /// # Errors
 /// [`NotLeased`]: stale, or the policies changed.
-pub fn lease(catalog: &Catalog, approved: Approved) -> Result<Lease, Box<NotLeased>> {
+pub fn lease(catalog: &Catalog, approved: Approved, uploads: Uploads) -> Result<Lease, Box<NotLeased>> {
     let prepared = approved.prepared();
     // An answer to a question goes back to it, and nowhere else.
     if prepared.kind() == Kind::Reply {
@@ -38,7 +51,7 @@ pub fn lease(catalog: &Catalog, approved: Approved) -> Result<Lease, Box<NotLeas
         approved.policies(),
     );
     match opened {
-        Ok(open) => Ok(Lease { approved, open }),
+        Ok(open) => Ok(Lease { approved, uploads, open }),
         Err(refusal) => Err(Box::new(NotLeased { refusal, approved })),
     }
 }
@@ -48,6 +61,12 @@ impl Lease {
     #[must_use]
     pub fn approved(&self) -> &Approved {
         &self.approved
+    }
+
+    /// Returns what was uploaded for the call.
+    #[must_use]
+    pub fn uploads(&self) -> &Uploads {
+        &self.uploads
     }
 
     /// Spends the lease: true when the call may be handed over right now, false when a publication revoked it (R27).

@@ -17,7 +17,7 @@ use crate::model::text;
 use crate::pipeline::bind::noted::Noted;
 use crate::ports::grants::{Grant, Grants, NotRemembered};
 use crate::ports::questions::Questions;
-use crate::ports::recorder::{Consent, DecisionRecord, Recorder};
+use crate::ports::recorder::{Consent, DecisionRecord, RecordFailed, Recorder};
 use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink, Unanswered};
 
 /// A request that was handed over. Dropping it tells the upstream that it is cancelled.
@@ -72,7 +72,7 @@ pub async fn hand_over(
     let target = Target::from(prepared.reference());
     let outgoing = OutgoingCall {
         tool: prepared.tool().definition.name().clone(),
-        arguments: prepared.arguments().object().cloned(),
+        arguments: lease.uploads().rewritten(prepared)?,
         meta: request_meta(with.id, prepared, with.turn),
         progress: with.progress,
         caller: with.caller.clone(),
@@ -84,11 +84,7 @@ pub async fn hand_over(
         tracing::warn!(%error, "approval not remembered");
         *not_remembered = true;
     }
-    if let Err(error) = recorder.decision(&record) {
-        let message = "the decision could not be recorded, so the call was refused";
-        let failure = Failure::new(Stage::Record, Code::RecordFailed, message);
-        return Err(Box::new(failure.detail(format!("{error}: {}", error.0))));
-    }
+    recorder.decision(&record).map_err(unrecorded)?;
     if let Err(error) = with.noted.commit(approved.labels().to_vec()).await {
         return Err(Box::new(Failure::state_failed(Stage::Lease, error)));
     }
@@ -110,6 +106,13 @@ pub async fn hand_over(
     };
     let message = format!("tool call error: tool call failed for `{}`: it was not sent", shown(&target));
     Err(Box::new(Failure::new(Stage::Call, Code::NotSent, message).detail(why)))
+}
+
+/// R34: without a record nothing leaves the host.
+pub(in crate::pipeline) fn unrecorded(error: RecordFailed) -> Box<Failure> {
+    let message = "the decision could not be recorded, so the call was refused";
+    let failure = Failure::new(Stage::Record, Code::RecordFailed, message);
+    Box::new(failure.detail(format!("{error}: {}", error.0)))
 }
 
 /// A grant that was kept for a call which is not sent yet. Dropped before it is confirmed, it is forgotten again: whatever

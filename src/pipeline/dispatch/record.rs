@@ -40,6 +40,8 @@ pub fn of(
         engine: deciding.policies.engine,
         definition: prepared.tool().definition.digest(),
         arguments: prepared.arguments().digest(),
+        files: prepared.files().map(|files| files.recorded()).unwrap_or_default(),
+        uploading: false,
         decision: deciding.decision,
         consent: deciding.consent,
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::model::cleaning::SanitiserVoice;
@@ -22,6 +23,7 @@ pub struct Started {
     begun: Instant,
     sent: Option<Instant>,
     sanitisers: Vec<SanitiserVoice>,
+    tool_input: Option<Arc<Map<String, Value>>>,
     spent: bool,
 }
 
@@ -31,12 +33,17 @@ impl Started {
     pub fn open(recorder: Arc<dyn Recorder>, clock: Arc<dyn Clock>, call: CallInfo, begun: Instant) -> Self {
         let item = StartedItem { call: call.clone(), status: Status::InProgress, started_at: clock.now() };
         recorder.item(&Item::Started(item));
-        Self { recorder, clock, call, begun, sent: None, sanitisers: Vec::new(), spent: false }
+        Self { recorder, clock, call, begun, sent: None, sanitisers: Vec::new(), tool_input: None, spent: false }
     }
 
     /// Notes that the request was handed over; the call's own duration counts from there.
     pub fn sent(&mut self, at: Instant) {
         self.sent = Some(at);
+    }
+
+    /// Notes what was sent in the place of the arguments (catalog-dispatch 5, step 10d).
+    pub fn rewritten(&mut self, input: Option<Map<String, Value>>) {
+        self.tool_input = input.map(Arc::new);
     }
 
     /// Notes what sanitisers said of the answer.
@@ -67,6 +74,7 @@ impl Started {
                 wall: self.begun.elapsed(),
                 call: self.sent.map_or(Duration::ZERO, |sent| sent.elapsed()),
             },
+            tool_input: self.tool_input.clone(),
             sanitisers: self.sanitisers.clone(),
         };
         self.recorder.item(&Item::Completed(item.clone()));

@@ -46,6 +46,8 @@ pub(crate) fn view() -> ServerView {
         local: true,
         plugin: None,
         slots: Vec::new(),
+        file_parameters: false,
+        files: None,
     }
 }
 
@@ -150,7 +152,7 @@ impl Bench {
 
     /// `files/write` is from now on a tool of this App.
     pub(crate) async fn link(&self, connector: &str) {
-        let app = Connector { id: connector.to_owned(), name: None, account: None };
+        let app = Connector { id: connector.to_owned(), name: None, account: None, description: None };
         self.change(&self.files, |published| {
             _ = published.connectors.insert(RawToolName::parse("write").unwrap(), app)
         });

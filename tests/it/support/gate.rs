@@ -331,6 +331,8 @@ impl Bench {
                 local: true,
                 plugin: None,
                 slots: Vec::new(),
+                file_parameters: false,
+                files: None,
             },
             connectors: BTreeMap::new(),
             filter: Arc::new(|name: &RawToolName| name.as_str() != "hidden"),

@@ -9,6 +9,7 @@ pub(crate) mod installed;
 pub(crate) mod policy;
 pub(crate) mod raw_client;
 pub(crate) mod served;
+pub(crate) mod upload_server;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

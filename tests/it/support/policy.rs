@@ -70,7 +70,7 @@ pub(crate) fn facts(tool: &str, arguments: &str) -> CallFacts {
 /// A tool of the connector `calendar`.
 pub(crate) fn tool_facts(tool: &str) -> AppToolFacts {
     AppToolFacts {
-        connector: Some(Connector { id: "calendar".to_owned(), name: None, account: None }),
+        connector: Some(Connector { id: "calendar".to_owned(), name: None, account: None, description: None }),
         tool: ToolRef::parse(tool).unwrap(),
         identity: ServerIdentity(Digest::of(b"identity")),
         title: None,

@@ -219,7 +219,7 @@ fn key(tool: &CatalogTool, policies: &PolicySet) -> Key {
     Key {
         tool: tool.reference(),
         identity: tool.identity,
-        definition: tool.definition.digest(),
+        definition: tool.model_facing().digest(),
         policies: policies.digest,
     }
 }
@@ -245,7 +245,7 @@ async fn look(tool: &CatalogTool, policies: &PolicySet, who: &Viewer<'_>, labels
         labels: Arc::clone(labels),
         now_ms: who.now_ms,
     };
-    let raw = &tool.definition;
+    let raw = tool.model_facing();
     let Some(edited) = aside::definition(policies, &about, raw.value(), raw.verbatim()).await? else {
         return Ok(ShownDefinition(Arc::clone(raw)));
     };
