@@ -241,6 +241,11 @@ impl Surface {
         }
     }
 
+    /// Tells whether a program of which this host is a library makes the calls: the order of an MCP client's calls is its own.
+    pub(super) fn is_library(&self) -> bool {
+        matches!(self, Self::Library(_))
+    }
+
     pub(super) fn shows_apps(&self) -> bool {
         match self {
             Self::Library(how) => how.app_surface,

@@ -14,6 +14,7 @@ use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
 use crate::model::tool::CatalogTool;
+use crate::pipeline::admit::gate::ParallelGate;
 use crate::pipeline::admit::handlers::Handlers;
 use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, Searchable};
 use crate::pipeline::consent::connector;
@@ -38,6 +39,7 @@ pub struct Session {
     index: Mutex<Option<Arc<SearchIndex>>>,
     handlers: Mutex<Handlers>,
     seal: Seal,
+    gate: ParallelGate,
 }
 
 /// A tool that a search has found.
@@ -113,7 +115,18 @@ impl Session {
     pub(super) fn new(host: Arc<Host>, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Self {
         let (surface, index, handlers) = (Mutex::new(Surface::plain()), Mutex::default(), Mutex::default());
         let (served, definitions) = (Mutex::default(), Arc::default());
-        Self { host, caller, reviewer, served, definitions, surface, index, handlers, seal: Seal::fresh() }
+        Self {
+            host,
+            caller,
+            reviewer,
+            served,
+            definitions,
+            surface,
+            index,
+            handlers,
+            seal: Seal::fresh(),
+            gate: ParallelGate::default(),
+        }
     }
 
     /// Returns who calls.
@@ -342,6 +355,7 @@ impl Session {
             progress: call.progress,
             questions: call.questions,
             reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),
+            gate: self.surface.lock().is_library().then(|| self.gate.clone()),
             cancel: call.cancel,
         }
     }

@@ -18,7 +18,7 @@ use super::listing::Listing;
 use super::session::{Session, SessionCall};
 use crate::model::exposure::Exposure;
 use crate::model::name::{CallId, Target, ToolRef};
-use crate::model::outcome::Outcome;
+use crate::model::outcome::{Code, Outcome};
 use crate::model::text::shown;
 use crate::pipeline::Finished;
 use crate::pipeline::admit::exposure::{Exposed, Reason};
@@ -177,6 +177,11 @@ impl Dispatched {
     #[must_use]
     pub fn output(&self, options: &ModelViewOptions) -> Value {
         match self {
+            Self::Called(finished) if is_cancelled(finished) => {
+                // The reference's words (catalog-dispatch 4.1 rule 11).
+                let seconds = finished.item.durations.wall.as_secs_f64().max(0.1);
+                Value::from(format!("aborted by user after {seconds:.1}s"))
+            }
             Self::Called(finished) => {
                 let view = ModelView::of(&finished.clean, finished.item.durations.wall, options);
                 serde_json::to_value(&view.answer().body).unwrap_or_default()
@@ -195,6 +200,10 @@ impl Dispatched {
             Self::Refused(_) => true,
         }
     }
+}
+
+fn is_cancelled(finished: &Finished) -> bool {
+    matches!(&finished.item.outcome, Outcome::Failed(failure) if failure.code == Code::Cancelled)
 }
 
 impl Session {

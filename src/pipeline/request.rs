@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::admit::gate::ParallelGate;
 use super::dispatch::meta::TurnInfo;
 use super::emit::sanitise::{Clean, Definitions};
 use crate::model::caller::Caller;
@@ -48,6 +49,8 @@ pub struct CallRequest {
     pub questions: Option<Arc<dyn Questions>>,
     /// Whoever can be asked.
     pub reviewer: Arc<dyn Reviewer>,
+    /// Keeps it apart from other calls of the session; none: the client does that itself.
+    pub gate: Option<ParallelGate>,
     /// Ends the call.
     pub cancel: CancellationToken,
 }

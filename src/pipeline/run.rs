@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::admit::catalog::{Catalog, LeaseRefusal};
+use super::admit::gate::Inside;
 use super::admit::slots::{Slot, Slots};
 use super::bind::noted::{Noted, Stated};
 use super::bind::{self, await_ready, prepare};
@@ -98,6 +99,7 @@ struct Call<'p> {
     noted: Option<Noted>,
     decision: Option<Decision>,
     shown: Option<Digest>,
+    inside: Option<Inside>,
     slots: Vec<Slot>,
 }
 
@@ -113,6 +115,7 @@ impl<'p> Call<'p> {
             noted: None,
             decision: None,
             shown: None,
+            inside: None,
             slots: Vec::new(),
         }
     }
@@ -280,13 +283,14 @@ impl<'p> Call<'p> {
                 }
             };
             self.decision = Some(approved.decision().clone());
-            self.slots.clear();
-            self.slots = Slots::take(&approved.prepared().server().view.slots).await;
+            self.take_turn(approved.prepared()).await;
             let barrier::NotLeased { refusal, approved } = match self.lease(approved, &mut sofar).await? {
                 Ok(lease) => return Ok(lease),
                 Err(refused) => *refused,
             };
             prepared = approved.withdraw();
+            // Somebody may be asked again.
+            (self.inside, self.slots) = (None, Vec::new());
             match refusal {
                 LeaseRefusal::PoliciesChanged if agreed.decide_again() => {}
                 LeaseRefusal::PoliciesChanged => {
@@ -355,6 +359,15 @@ impl<'p> Call<'p> {
         })
     }
 
+    /// Waits until the call may run beside those that do. The gate first: whoever has a place holds up nobody by waiting.
+    async fn take_turn(&mut self, prepared: &prepare::Prepared) {
+        let server = prepared.server();
+        if let Some(gate) = &self.request.gate {
+            self.inside = Some(gate.enter(server.view.may_run_parallel(prepared.tool())).await);
+        }
+        self.slots = Slots::take(&server.view.slots).await;
+    }
+
     fn stated(&self, prepared: &prepare::Prepared) -> Stated {
         let pipeline = self.pipeline;
         Stated::of(&pipeline.state, &pipeline.clock, &self.request.id, &self.request.caller, prepared)
@@ -417,6 +430,7 @@ impl<'p> Call<'p> {
             open: Arc::new(watch::Sender::new(0)),
             asked: AtomicUsize::new(0),
             spent: Mutex::default(),
+            passage: self.inside.as_ref().map(Inside::passage),
         }))
     }
 

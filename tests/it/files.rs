@@ -68,6 +68,8 @@ impl Desk {
         let access = desk.access(None);
         desk.bench.change(&desk.bench.files, |published| {
             (published.view.file_parameters, published.view.files) = (true, Some(access));
+            // What is not a path is passed on as it is; the check would refuse most of it before.
+            published.view.check_arguments = false;
         });
         desk.define(&object()).await;
         desk
@@ -509,4 +511,23 @@ async fn an_upload_is_progress_of_its_call_and_leaves_room_for_the_servers_own()
     assert!(steps.len() > 2 && steps.windows(2).all(|pair| pair[0].progress < pair[1].progress), "{steps:?}");
     assert!(steps.iter().all(|step| step.progress > 0.0 && step.progress <= 1e-6));
     assert_eq!(steps.last().unwrap().message.as_deref(), Some("uploading `a.csv`: 100 %"));
+}
+
+#[tokio::test]
+async fn arguments_fit_what_the_model_was_shown_or_what_the_server_takes() {
+    let desk = Desk::open().await;
+    desk.bench.change(&desk.bench.files, |published| published.view.check_arguments = true);
+    desk.define(&json!({ "type": "object", "required": ["download_url"] })).await;
+    assert!(said(&desk.call(&json!({ "file": "a.csv" })).await).contains("done"));
+    assert_eq!(desk.sent()["file"], reference(1, Some("text/csv"), Some("a.csv")));
+    let own = json!({ "file": { "download_url": "https://elsewhere.example/", "file_id": "x" } });
+    assert!(said(&desk.call(&own).await).contains("done"));
+    assert_eq!(desk.sent(), own);
+    for unfit in [json!({ "file": 7 }), json!({ "file": ["a.csv"] }), json!({ "file": {} })] {
+        let finished = desk.call(&unfit).await;
+        assert_eq!(failed(&finished), (Stage::Arguments, Code::InvalidArguments));
+        // The message is about what the model was asked for.
+        assert!(said(&finished).contains("at /file, value is not of type \"string\""), "{}", said(&finished));
+    }
+    assert_eq!(desk.arrived().len(), 1);
 }

@@ -7,23 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use portcullis::host::listing::Surface;
 use portcullis::host::session::Session;
 use portcullis::host::step::{Dispatched, FunctionCall, Step};
+use portcullis::model::caller::Caller;
 use portcullis::model::exposure::{Exposure, Way};
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::RawToolName;
 use portcullis::model::outcome::Code;
 use portcullis::model::tool::Connector;
-use portcullis::model::verdict::ConnectorAnswer;
+use portcullis::model::verdict::{ConnectorAnswer, Remember, Verdict};
 use portcullis::pipeline::admit::exposure::Exposing;
 use portcullis::pipeline::emit::views::model::ModelViewOptions;
 use portcullis::ports::approval::Bound;
 use serde_json::{Value, json};
 
-use crate::fakes::Journal;
 use crate::fakes::bench::failed;
 use crate::fakes::house::{House, spec};
-use crate::fakes::policy::{Apps, Policies, bound_app};
-use crate::fakes::server::{FakeServer, tool, tool_with};
+use crate::fakes::people::{Person, allowed};
+use crate::fakes::policy::{Apps, Policies, Scripted, ask, bound_app};
+use crate::fakes::server::{FakeServer, How, OK, tool, tool_with};
+use crate::fakes::{Gate, Journal};
 
 fn exposing(search: bool) -> Exposing {
     Exposing { search, ..Exposing::library() }
@@ -256,4 +258,87 @@ async fn e15_a_hidden_tool_is_in_no_list_and_a_call_that_names_it_runs() {
     assert!(step.tools().is_empty() && step.scripts().next().is_none());
     let call = FunctionCall::new(Some("mcp__files"), "write", "{}");
     assert_eq!(called(session.dispatch(&step, call).await).item.status, Status::Completed);
+}
+
+fn write() -> FunctionCall {
+    FunctionCall::new(Some("mcp__files"), "write", "{}")
+}
+
+fn read() -> FunctionCall {
+    FunctionCall::new(Some("mcp__files"), "read", "{}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn p1_calls_run_side_by_side_only_where_the_server_or_the_tool_says_so() {
+    let reads = r#"{"readOnlyHint":true,"destructiveHint":true}"#;
+    let rows = [("{}", false, 1), (r#"{"readOnlyHint":false}"#, false, 1), (reads, false, 2), ("{}", true, 2)];
+    for (annotations, opted_in, together) in rows {
+        let gate = Gate::closed();
+        let files = FakeServer::new("files", &Journal::default(), vec![tool_with("write", annotations)]);
+        files.answers(How::Gated(Arc::clone(&gate)));
+        let mut configured = spec(&files);
+        configured.view.parallel = opted_in;
+        let house = House::with([("files".to_owned(), configured)].into(), BTreeMap::new());
+        let session = session(&house, exposing(false));
+        let step = session.step().await;
+        let mut calls =
+            Box::pin(futures::future::join(session.dispatch(&step, write()), session.dispatch(&step, write())));
+        tokio::select! {
+            biased;
+            _ended = &mut calls => panic!("nothing holds the calls up"),
+            () = files.handed_over(together) => {}
+        }
+        // Time stands still unless everything waits.
+        let settled = tokio::time::timeout(std::time::Duration::from_secs(1), &mut calls).await;
+        assert!(settled.is_err() && files.handed().len() == together, "{annotations} {opted_in}");
+        gate.open();
+        let (one, two) = calls.await;
+        assert!(!one.is_error() && !two.is_error() && files.handed().len() == 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_is_not_held_while_somebody_is_asked() {
+    let gate = Gate::closed();
+    let person = Person::replying(&Journal::default(), [allowed(Remember::Never)]).at(&gate);
+    let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
+    let ask = Scripted::by(|_, facts| {
+        Ok(if facts.tool.tool.as_str() == "write" { ask("sure", Remember::Never) } else { Verdict::Abstain })
+    });
+    let policies = Policies::open(&["files"]).with(LayerKind::User, "asks", &ask);
+    let house = House::under(&policies, [("files".to_owned(), spec(&files))].into(), BTreeMap::new());
+    let session = house.host.session(Caller::local("ann"), Arc::clone(&person) as _);
+    session.show_on(Surface::Library(exposing(false)));
+    let step = session.step().await;
+    let mut asked = Box::pin(session.dispatch(&step, write()));
+    tokio::select! {
+        biased;
+        _ended = &mut asked => panic!("nobody was asked"),
+        () = gate.reached(1) => {}
+    }
+    assert_eq!(called(session.dispatch(&step, read()).await).item.status, Status::Completed);
+    gate.open();
+    assert_eq!(called(asked.await).item.status, Status::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_leaves_the_gate_and_says_how_long_it_took() {
+    let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
+    files.answers(How::Never);
+    let house = House::of(&[&files]);
+    let session = session(&house, exposing(false));
+    let step = session.step().await;
+    let call = write();
+    let cancel = call.cancel.clone();
+    let mut running = Box::pin(session.dispatch(&step, call));
+    tokio::select! {
+        biased;
+        _ended = &mut running => panic!("nothing holds the call up"),
+        () = files.handed_over(1) => {}
+    }
+    cancel.cancel();
+    let output = running.await.output(&ModelViewOptions::default());
+    assert_eq!(output, "aborted by user after 0.1s");
+    files.answers(How::Result(OK));
+    assert_eq!(called(session.dispatch(&step, read()).await).item.status, Status::Completed);
 }

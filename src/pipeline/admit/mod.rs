@@ -3,6 +3,7 @@
 pub mod apps;
 pub mod catalog;
 pub mod exposure;
+pub mod gate;
 pub mod handlers;
 pub mod leases;
 pub mod naming;

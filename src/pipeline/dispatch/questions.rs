@@ -22,6 +22,7 @@ use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
 use crate::model::name::CallId;
 use crate::pipeline::admit::catalog::Catalog;
+use crate::pipeline::admit::gate::Passage;
 use crate::pipeline::bind::noted::{Noted, Stated};
 use crate::pipeline::bind::prepare::Prepared;
 use crate::pipeline::consent::approve::{self, Agreed, Approvers};
@@ -66,6 +67,8 @@ pub struct Desk {
     pub(in crate::pipeline) asked: AtomicUsize,
     /// How long they were open so far.
     pub(in crate::pipeline) spent: Mutex<Duration>,
+    /// The call's way through its session's gate.
+    pub(in crate::pipeline) passage: Option<Arc<Passage>>,
 }
 
 /// Counts a question as open.
@@ -145,6 +148,7 @@ impl Questions for Desk {
             return Err(NoAnswer::not_offered(format!("one call may ask {MAX_ASKED} times")));
         }
         let _open = Open::count(&self.open);
+        let out = self.passage.as_ref().map(Passage::step_out);
         let begun = Instant::now();
         let left = self.deadline.saturating_sub(*self.spent.lock());
         let exchange = async {
@@ -153,6 +157,9 @@ impl Questions for Desk {
         };
         let answered = tokio::time::timeout(left, exchange).await;
         *self.spent.lock() += begun.elapsed();
+        if let Some(out) = out {
+            out.back().await;
+        }
         answered.unwrap_or_else(|_elapsed| Err(NoAnswer::failed("nobody answered in time")))
     }
 

@@ -196,6 +196,7 @@ impl Bench {
             progress: None,
             questions: None,
             reviewer: Arc::new(NobodyThere),
+            gate: None,
             cancel: CancellationToken::new(),
         }
     }
