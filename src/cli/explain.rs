@@ -46,6 +46,7 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
             "would": would(&explained.would),
             "decision": explained.decision,
             "reviewer_could_change": could_change(&explained.would),
+            "changes": explained.changes,
             "why": why,
         }))?,
     }
@@ -65,6 +66,12 @@ fn human(target: &Target, explained: &Explanation, why: Option<&str>) -> String 
     let mut out = format!("{} {headline}\n", styled(STRONG, &shown(&target.to_string(), 256)));
     if let Some(decision) = &explained.decision {
         out.push_str(&decision::describe(decision, width));
+    }
+    if !explained.changes.is_empty() {
+        out.push_str(&format!("{}\n", styled(STRONG, "changed since it was accepted")));
+        for line in &*explained.changes {
+            out.push_str(&format!("  {line}\n"));
+        }
     }
     out.push_str(&format!("{}\n", styled(STRONG, "result")));
     for line in result(explained, why) {

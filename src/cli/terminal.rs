@@ -141,6 +141,7 @@ mod tests {
             title: None,
             arguments: "{}".to_owned(),
             files: Vec::new(),
+            changes: [].into(),
             cut: false,
             asks: vec![StandingAsk { key: AskKey { source, rule: None }, ask, fault: None, strict: false }],
             reviewers: Reviewers::PERSON,

@@ -71,7 +71,7 @@ impl Choice {
 
 /// Returns the whole question as text: the call, its arguments, who asks and why, and what each choice remembers.
 ///
-/// Several lines; at most about 20,000 characters. Ends without a line feed.
+/// Several lines; at most about 20,000 characters, and 35,000 more where a definition changed. Ends without a line feed.
 #[must_use]
 pub fn question_text(question: &Question) -> String {
     let tool = shown(question.tool.tool.as_str(), SHOWN_NAME);
@@ -89,6 +89,12 @@ pub fn question_text(question: &Question) -> String {
     for file in &question.files {
         let AskedFile { argument, path, length, sha256 } = file;
         line(&mut out, &format!("Uploads for {argument}: {path} ({length} bytes, SHA-256 {sha256})"));
+    }
+    if !question.changes.is_empty() {
+        line(&mut out, "Changed since it was accepted; agreeing accepts what is shown here whole:");
+    }
+    for change in &*question.changes {
+        line(&mut out, change);
     }
     if question.cut {
         line(&mut out, "There is more than this: the arguments or the files were cut, so nothing can be remembered.");
@@ -154,6 +160,7 @@ pub(super) mod tests {
             title: Some("Write a file".to_owned()),
             arguments: r#"{"path":"a"}"#.to_owned(),
             files: Vec::new(),
+            changes: [].into(),
             cut: false,
             asks: vec![ask],
             reviewers: Reviewers::PERSON,

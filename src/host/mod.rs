@@ -30,6 +30,7 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::admit::catalog::{Catalog, Names};
 use crate::pipeline::consent::ask;
 use crate::pipeline::consent::observe::Observatory;
+use crate::pipeline::drift::Accepted;
 use crate::pipeline::follow::pending::PendingCalls;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
@@ -85,6 +86,7 @@ impl Host {
             recorder: parts.recorder,
             state: parts.state,
             clock: parts.clock,
+            accepted: Accepted::default(),
             pending: Arc::new(PendingCalls::default()),
             observatory,
             ask_deadline: parts.ask_deadline.unwrap_or(ask::DEADLINE),

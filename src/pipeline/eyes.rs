@@ -43,6 +43,21 @@ impl Eyes {
         self.definitions.show(tool, self.catalog.current().policies(), &self.viewer()).await
     }
 
+    /// Looks at a definition of which a part is told.
+    pub(super) async fn look_at(&self, tool: &CatalogTool) -> Result<ShownDefinition, Unshown> {
+        self.definitions.look_at(tool, self.catalog.current().policies(), &self.viewer()).await
+    }
+
+    /// Returns the other tools of a tool's server.
+    pub(super) fn others(&self, tool: &CatalogTool) -> Vec<Arc<CatalogTool>> {
+        let snapshot = self.catalog.current();
+        let others = snapshot
+            .tools()
+            .iter()
+            .filter(|other| other.server == tool.server && other.definition.name() != tool.definition.name());
+        others.cloned().collect()
+    }
+
     /// A reviewer whose questions about this tool have its title, as far as the sanitisers leave one. The title is the
     /// server's own words, and a question goes to the client.
     pub(super) fn titling(self, tool: &Arc<CatalogTool>, inner: Arc<dyn Reviewer>) -> Arc<dyn Reviewer> {

@@ -28,6 +28,7 @@ pub mod emit;
 /// Watch it from start to end.
 pub mod follow;
 
+pub mod drift;
 mod eyes;
 mod request;
 mod run;

@@ -73,6 +73,8 @@ pub struct Finished {
 pub struct Explanation {
     /// The decision, if it came to one.
     pub decision: Option<Decision>,
+    /// What changed of the tool's definition since it was accepted, line by line, fit to be shown (R24).
+    pub changes: Arc<[String]>,
     /// What would happen next.
     pub would: Would,
 }

@@ -21,6 +21,7 @@ use super::consent::{ask, connector, decide, remember};
 use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
 use super::dispatch::{barrier, call, files, record};
+use super::drift::{Accepted, Drift};
 use super::emit::finish::Finishing;
 use super::emit::sanitise::{Clean, Unshown};
 use super::emit::views::stale;
@@ -56,6 +57,8 @@ pub struct Pipeline {
     pub state: Arc<dyn PolicyState>,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
+    /// The definitions that are known to be accepted.
+    pub accepted: Accepted,
     /// The open calls.
     pub pending: Arc<PendingCalls>,
     /// Where observed components run.
@@ -83,8 +86,10 @@ impl Pipeline {
     pub async fn explain(&self, request: CallRequest) -> Explanation {
         let mut call = Call::new(self, request);
         match call.would().await {
-            Ok(would) => Explanation { decision: call.decision, would },
-            Err(failure) => Explanation { decision: call.decision, would: Would::Fail(*failure) },
+            Ok(would) => Explanation { decision: call.decision, changes: call.drift.lines, would },
+            Err(failure) => {
+                Explanation { decision: call.decision, changes: call.drift.lines, would: Would::Fail(*failure) }
+            }
         }
     }
 }
@@ -99,6 +104,7 @@ struct Call<'p> {
     noted: Option<Noted>,
     decision: Option<Decision>,
     shown: Option<Digest>,
+    drift: Drift,
     inside: Option<Inside>,
     slots: Vec<Slot>,
 }
@@ -115,6 +121,7 @@ impl<'p> Call<'p> {
             noted: None,
             decision: None,
             shown: None,
+            drift: Drift::default(),
             inside: None,
             slots: Vec::new(),
         }
@@ -155,7 +162,8 @@ impl<'p> Call<'p> {
         let request = &self.request;
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
         let noted = self.noted.get_or_insert_with(|| Noted::open(stated.clone()));
-        let with = call::With { id, caller, noted, turn, progress, desk };
+        let accepts = Arc::clone(&self.drift.accepts);
+        let with = call::With { id, caller, noted, turn, accepts: Arc::clone(&accepts), progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
         let handed = handed.await;
         if let Some((record, observers)) = observed {
@@ -167,6 +175,7 @@ impl<'p> Call<'p> {
                     started.sent(sent.at());
                     started.rewritten(input);
                 }
+                pipeline.accepted.note(&caller.tenant, &accepts);
                 sent.wait().await
             }
             Err(failure) => Err(failure),
@@ -256,13 +265,16 @@ impl<'p> Call<'p> {
         stated: &Stated,
     ) -> Result<barrier::Lease, Box<Failure>> {
         let pipeline = self.pipeline;
-        let reviewer = Arc::clone(&self.request.reviewer);
+        self.compare(&prepared, stated).await?;
+        let reviewer = self.drift.telling(Arc::clone(&self.request.reviewer));
+        let changed = self.drift.reason.clone();
         let who = Approvers {
             catalog: &pipeline.catalog,
             grants: &*pipeline.grants,
             reviewer: &*reviewer,
             clock: &*pipeline.clock,
             stated,
+            changed: changed.as_ref(),
             deadline: pipeline.ask_deadline,
         };
         let (mut agreed, mut sofar) = (Agreed::default(), files::Sofar::default());
@@ -335,9 +347,13 @@ impl<'p> Call<'p> {
         let catalog = &self.pipeline.catalog;
         let policies = Arc::clone(catalog.current().policies());
         let now_ms = u64::try_from(self.pipeline.clock.now().as_millisecond()).unwrap_or(0);
-        let moments = self.stated(&prepared).moments(now_ms, Effects::None, true).await;
+        let stated = self.stated(&prepared);
+        self.compare(&prepared, &stated).await?;
+        let moments = stated.moments(now_ms, Effects::None, true).await;
         let moments = moments.map_err(|error| Failure::state_failed(Stage::Approval, error))?;
-        let mut decided = decide::decide(&policies, &prepared, &self.request.caller, now_ms, &moments).await;
+        let mut decided =
+            decide::decide(&policies, &prepared, &self.request.caller, now_ms, &moments, self.drift.reason.as_ref())
+                .await;
         if let Some(observers) = &decided.observers {
             let observed = observers.watch().await;
             decided.decision.voices.extend(observed.voices);
@@ -357,6 +373,14 @@ impl<'p> Call<'p> {
             Settled::Ask { options, .. } => Would::Ask { options },
             Settled::Refuse(failure) => Would::Fail(*failure),
         })
+    }
+
+    /// R24: is the definition the one that was accepted?
+    async fn compare(&mut self, prepared: &prepare::Prepared, stated: &Stated) -> Result<(), Box<Failure>> {
+        let eyes = Eyes::of(self.pipeline, &self.request);
+        let drift = Drift::of(&self.pipeline.accepted, &eyes, stated, prepared).await;
+        self.drift = drift.map_err(|error| Failure::state_failed(Stage::Approval, error))?;
+        Ok(())
     }
 
     /// Waits until the call may run beside those that do. The gate first: whoever has a place holds up nobody by waiting.

@@ -1,5 +1,6 @@
 //! Asking somebody whether a call may run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +28,9 @@ pub struct Question {
     pub arguments: String,
     /// The files that the arguments name, as they were opened; at most 16.
     pub files: Vec<AskedFile>,
+    /// What changed of the tool's definition, and of other tools of its server, since they were accepted: lines of a
+    /// difference, bounded, control characters visible (R24).
+    pub changes: Arc<[String]>,
     /// Whether the arguments or the files were cut. Then nothing is remembered (R22).
     pub cut: bool,
     /// Who asks and why, in order of trust.

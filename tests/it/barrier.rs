@@ -302,6 +302,7 @@ async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Note
         reviewer: person,
         clock: &*bench.pipeline.clock,
         stated: noted.stated(),
+        changed: None,
         deadline: bench.pipeline.ask_deadline,
     };
     let approved = approve(&who, &id, &bench.caller, prepared, &mut Agreed::default()).await.unwrap();
@@ -339,7 +340,15 @@ async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant() {
     assert_eq!(before.elapsed().as_secs(), DRAIN.as_secs(), "the publication waited as long as it may");
     let record = record(&bench, &id, &lease);
     let (turn, caller) = (Default::default(), record.caller.clone());
-    let with = call::With { id: &id, caller: &caller, noted: &mut noted, turn: &turn, progress: None, desk: None };
+    let with = call::With {
+        id: &id,
+        caller: &caller,
+        noted: &mut noted,
+        turn: &turn,
+        accepts: [].into(),
+        progress: None,
+        desk: None,
+    };
     let handed = call::hand_over(lease, with, &*bench.purse, &*bench.tape, record).await;
     let failure = handed.err().unwrap();
     assert_eq!((failure.stage, failure.code), (Stage::Lease, Code::Stale));
@@ -357,7 +366,15 @@ async fn b9_a_publication_waits_for_an_open_lease_of_its_server() {
     assert!(futures::poll!(publishing.as_mut()).is_pending());
     let record = record(&bench, &id, &lease);
     let (turn, caller) = (Default::default(), record.caller.clone());
-    let with = call::With { id: &id, caller: &caller, noted: &mut noted, turn: &turn, progress: None, desk: None };
+    let with = call::With {
+        id: &id,
+        caller: &caller,
+        noted: &mut noted,
+        turn: &turn,
+        accepts: [].into(),
+        progress: None,
+        desk: None,
+    };
     let handed = call::hand_over(lease, with, &*bench.purse, &*bench.tape, record).await;
     assert!(handed.is_ok());
     let before = Instant::now();

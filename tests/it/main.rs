@@ -33,6 +33,7 @@ mod layers;
 mod lifecycle;
 mod oauth;
 mod order;
+mod pins;
 mod plugins;
 mod principals;
 mod questions;

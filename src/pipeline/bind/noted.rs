@@ -15,7 +15,7 @@ use crate::model::verdict::Label;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{Kind, PastState};
 use crate::ports::clock::Clock;
-use crate::ports::state::{Effects, Moment, PolicyState, StateFailed, StatedCall};
+use crate::ports::state::{Effects, Moment, Pin, PolicyState, StateFailed, StatedCall};
 
 /// A call and where its state is kept.
 #[derive(Clone)]
@@ -81,6 +81,34 @@ impl Stated {
     fn call(&self) -> StatedCall<'_> {
         let (id, caller, kind, tool) = &*self.call;
         StatedCall { id, caller, kind: *kind, tool }
+    }
+
+    /// Returns what the caller's tenant has accepted of these tools' definitions, in their order (R24).
+    ///
+    /// # Errors
+    /// [`StateFailed`]; the call is refused then.
+    pub async fn pinned(&self, tools: Vec<ToolRef>) -> Result<Vec<Option<Pin>>, StateFailed> {
+        if tools.is_empty() {
+            return Ok(Vec::new());
+        }
+        let read = move |state: &dyn PolicyState, call: StatedCall<'_>| {
+            tools.iter().map(|tool| state.pinned(&call.caller.tenant, tool)).collect()
+        };
+        self.off_reactor(read).await
+    }
+
+    /// Keeps what the caller's tenant has accepted.
+    ///
+    /// # Errors
+    /// [`StateFailed`]; the call is refused then.
+    pub async fn pin(&self, pins: Arc<[(ToolRef, Pin)]>) -> Result<(), StateFailed> {
+        if pins.is_empty() {
+            return Ok(());
+        }
+        let write = move |state: &dyn PolicyState, call: StatedCall<'_>| {
+            pins.iter().try_for_each(|(tool, pin)| state.pin(&call.caller.tenant, tool, pin))
+        };
+        self.off_reactor(write).await
     }
 
     /// Returns the labels of the caller's principal.

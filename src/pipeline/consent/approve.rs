@@ -38,6 +38,8 @@ pub struct Approvers<'a> {
     pub clock: &'a dyn Clock,
     /// What was before, and what this call counts.
     pub stated: &'a Stated,
+    /// Why a person must agree because of what the tool's definition has become (R24).
+    pub changed: Option<&'a Reason>,
     /// How long an answer is waited for.
     pub deadline: Duration,
 }
@@ -153,7 +155,7 @@ pub async fn approve(
             Ok(moments) => moments,
             Err(error) => return Err(Box::new(without_state(prepared, policies, now_ms, &error))),
         };
-        let decided = decide::decide(&policies, &prepared, caller, now_ms, &moments).await;
+        let decided = decide::decide(&policies, &prepared, caller, now_ms, &moments, who.changed).await;
         let standing = Standing {
             target: &target,
             subject: &subject,

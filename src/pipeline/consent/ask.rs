@@ -69,6 +69,8 @@ pub fn question(
         title: None,
         arguments: text::shown(&all, SHOWN_ARGUMENTS),
         files: files(prepared),
+        // The servers' words, too.
+        changes: [].into(),
         cut: is_long(&all) || asks.len() > SHOWN_ASKS || has_many_files(prepared),
         asks,
         reviewers,

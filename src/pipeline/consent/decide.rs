@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 
@@ -18,9 +19,9 @@ use super::fold::{self, Opinion};
 use super::observe::Observers;
 use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
-use crate::model::layer::LayerRef;
+use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::{Folded, Label, Verdict};
+use crate::model::verdict::{Ask, Folded, Label, OnFailure, Reason, Remember, Reviewers, Source, Verdict};
 use crate::pipeline::bind::noted::Moments;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
@@ -43,13 +44,15 @@ pub struct Decided {
     pub labels: Vec<Label>,
 }
 
-/// Asks all layers in `policies` about a prepared call, as of these moments.
+/// Asks all layers in `policies` about a prepared call, as of these moments. `changed` says why the host itself asks a person
+/// (R24): no allow lifts that.
 pub async fn decide(
     policies: &PolicySet,
     prepared: &Prepared,
     caller: &Caller,
     now_ms: u64,
     moments: &Moments,
+    changed: Option<&Reason>,
 ) -> Decided {
     let reference = prepared.reference();
     let kind = prepared.kind();
@@ -97,6 +100,11 @@ pub async fn decide(
     let mut opinions = Vec::new();
     let said = answers.iter().filter(|evaluation| evaluation.result.is_ok()).flat_map(|evaluation| &evaluation.labels);
     let labels: BTreeSet<Label> = said.cloned().collect();
+    if let Some(reason) = changed {
+        let (opinion, voice) = changed_definition(reason);
+        opinions.push(opinion);
+        voices.push(voice);
+    }
     for (component, evaluation) in asked.iter().zip(answers) {
         opinions.push(opinion(component, None, &evaluation));
         voices.push(voice(component, None, evaluation));
@@ -142,6 +150,24 @@ fn governing(postures: &[(LayerRef, Posture)], answers: &[Evaluation]) -> Postur
         }
     }
     best.map(|(_, posture)| posture).unwrap_or_default()
+}
+
+/// The host's own ask. It is never remembered: what was agreed to is kept as a pin.
+fn changed_definition(reason: &Reason) -> (Opinion, Voice) {
+    let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: "host".into(), digest: None };
+    let ask =
+        Ask { reason: reason.clone(), remember: Remember::Never, bind_arguments: false, reviewers: Reviewers::PERSON };
+    let verdict = Verdict::Ask(ask);
+    let opinion = Opinion {
+        source: source.clone(),
+        baseline_for: None,
+        may_allow: false,
+        on_failure: OnFailure::Deny,
+        said: Ok(verdict.clone()),
+    };
+    let spoken = Spoken::Verdict(verdict);
+    let voice = Voice { source, spoken, posture: None, observed: false, fuel: 0, time: Duration::ZERO, heard: None };
+    (opinion, voice)
 }
 
 fn opinion(component: &BoundComponent, baseline_for: Option<LayerRef>, evaluation: &Evaluation) -> Opinion {

@@ -11,13 +11,14 @@ use super::meta::{TurnInfo, request_meta};
 use super::questions::{Desk, time_is_over};
 use crate::model::answer::Answer;
 use crate::model::caller::Caller;
-use crate::model::name::{CallId, Target};
+use crate::model::name::{CallId, Target, ToolRef};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::text;
 use crate::pipeline::bind::noted::Noted;
 use crate::ports::grants::{Grant, Grants, NotRemembered};
 use crate::ports::questions::Questions;
 use crate::ports::recorder::{Consent, DecisionRecord, RecordFailed, Recorder};
+use crate::ports::state::Pin;
 use crate::ports::upstream::{InFlight, OutgoingCall, ProgressSink, Unanswered};
 
 /// A request that was handed over. Dropping it tells the upstream that it is cancelled.
@@ -46,6 +47,8 @@ pub struct With<'a> {
     pub noted: &'a mut Noted,
     /// Its turn.
     pub turn: &'a TurnInfo,
+    /// The definitions that its hand-over accepts (R24).
+    pub accepts: Arc<[(ToolRef, Pin)]>,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Who answers what the server asks meanwhile.
@@ -86,6 +89,9 @@ pub async fn hand_over(
     }
     recorder.decision(&record).map_err(unrecorded)?;
     if let Err(error) = with.noted.commit(approved.labels().to_vec()).await {
+        return Err(Box::new(Failure::state_failed(Stage::Lease, error)));
+    }
+    if let Err(error) = with.noted.stated().pin(with.accepts).await {
         return Err(Box::new(Failure::state_failed(Stage::Lease, error)));
     }
     if !lease.begin_hand_over() {

@@ -103,6 +103,8 @@ impl Desk {
             reviewer: &*self.reviewer,
             clock: &*self.clock,
             stated: &noted.stated().clone(),
+            // The call that it answers for has been agreed to.
+            changed: None,
             deadline,
         };
         let decided = approve::approve(&who, &self.call, &self.caller, reply, &mut Agreed::default()).await;

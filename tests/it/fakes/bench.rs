@@ -102,6 +102,7 @@ impl Bench {
             recorder: Arc::clone(&tape) as _,
             state: Arc::clone(&state) as _,
             clock: Arc::new(Still),
+            accepted: Default::default(),
             pending: Arc::new(PendingCalls::default()),
             observatory: Arc::new(Observatory::new(Arc::clone(&tape) as _, Arc::new(Still))),
             ask_deadline: ASK_DEADLINE,
