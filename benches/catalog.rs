@@ -31,6 +31,7 @@ use portcullis::model::digest::Digest;
 use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::model::posture::PostureLayers;
 use portcullis::model::revision::ConnectionId;
+use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
 use portcullis::pipeline::admit::exposure::Exposing;
@@ -210,6 +211,8 @@ fn spec(name: &ServerName, tools: usize) -> ServerSpec {
             parallel: false,
             local: true,
             plugin: None,
+            pollutes_memory: true,
+            environment: LOCAL.to_owned(),
             slots: Vec::new(),
             file_parameters: false,
             files: None,
@@ -249,7 +252,7 @@ impl Connection for Line {
     }
 
     async fn list(&self, _deadline: tokio::time::Instant) -> Result<Listing, ListFailure> {
-        Ok(Listing { tools: self.0.clone(), instructions: None })
+        Ok(Listing { tools: self.0.clone(), ..Listing::default() })
     }
 
     async fn hand_over(&self, _call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {

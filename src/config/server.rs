@@ -67,6 +67,8 @@ pub struct ResolvedServer {
     pub check_arguments: bool,
     /// Whether its tools may declare file parameters: the layer may allow and says so, and none says `false` (R3).
     pub file_parameters: bool,
+    /// Whether what it answers pollutes a thread's memory: it does, unless the layer may allow and says `false` (R3).
+    pub pollutes_memory: bool,
     /// The protocol era.
     pub lifecycle: Lifecycle,
     /// Who shares a connection.
@@ -177,6 +179,7 @@ pub(crate) fn resolve(
         may_relax: may_allow,
         check_arguments: own.check_arguments.unwrap_or(true),
         file_parameters: may_allow && own.file_parameters.unwrap_or(false),
+        pollutes_memory: !may_allow || own.pollutes_memory.unwrap_or(true),
         lifecycle: lifecycle(&transport, &own),
         sharing: Sharing::default(),
         message_limit: own.message_limit.unwrap_or(MESSAGE_LIMIT),
@@ -280,10 +283,8 @@ fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
     lower(&mut server.parallel, table.supports_parallel_tool_calls, "supports_parallel_tool_calls", &mut changed);
     lower(&mut server.file_parameters, table.file_parameters, "file_parameters", &mut changed);
     lower(&mut server.may_relax, table.trust_annotations, "trust_annotations", &mut changed);
-    if table.check_arguments == Some(true) && !server.check_arguments {
-        server.check_arguments = true;
-        changed.push("check_arguments");
-    }
+    switch_on(&mut server.check_arguments, table.check_arguments, "check_arguments", &mut changed);
+    switch_on(&mut server.pollutes_memory, table.pollutes_memory, "pollutes_memory", &mut changed);
     if table.sharing.is_some_and(|sharing| sharing > server.sharing) {
         server.sharing = table.sharing.unwrap_or_default();
         changed.push("sharing");
@@ -326,6 +327,13 @@ fn lower<T: PartialOrd>(value: &mut T, other: Option<T>, key: &'static str, chan
     }
 }
 
+fn switch_on(value: &mut bool, other: Option<bool>, key: &'static str, changed: &mut Vec<&'static str>) {
+    if other == Some(true) && !*value {
+        *value = true;
+        changed.push(key);
+    }
+}
+
 /// The values that the defining table itself sets, before anybody tightens them.
 fn own_origins(own: &ServerTable, layer: &LayerRef) -> BTreeMap<&'static str, LayerRef> {
     let set = [
@@ -337,6 +345,7 @@ fn own_origins(own: &ServerTable, layer: &LayerRef) -> BTreeMap<&'static str, La
         (own.trust_annotations.is_some(), "trust_annotations"),
         (own.check_arguments.is_some(), "check_arguments"),
         (own.file_parameters.is_some(), "file_parameters"),
+        (own.pollutes_memory.is_some(), "pollutes_memory"),
     ];
     let set = set.into_iter().filter_map(|(set, key)| set.then_some(key));
     set.chain(own.defining_keys()).map(|key| (key, layer.clone())).collect()
@@ -431,6 +440,7 @@ fn digest(server: &ResolvedServer) -> Digest {
         server.may_relax,
         server.check_arguments,
         server.file_parameters,
+        server.pollutes_memory,
         server.sharing,
         server.message_limit,
         server.concurrency,

@@ -83,6 +83,8 @@ pub struct ServerTable {
     pub check_arguments: Option<bool>,
     /// Whether its tools may declare file parameters (`_meta["openai/fileParams"]`): a model is asked for paths there, and the files are uploaded as `[files]` says. `true` counts where the defining layer may allow (R3). `false` in any layer wins. Default `false`.
     pub file_parameters: Option<bool>,
+    /// Whether what it answers pollutes the memory of a thread, for programs that embed the host and keep one. `false` counts where the defining layer may allow (R3). `true` in any layer wins. Default `true`.
+    pub pollutes_memory: Option<bool>,
     /// Which protocol era it is spoken to in: `legacy` (default for stdio), `auto` (default for http) or `modern`.
     pub lifecycle: Option<Lifecycle>,
     /// Who shares one connection: `process` (default), `principal` or `session`. The narrowest of all layers counts.

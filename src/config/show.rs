@@ -199,6 +199,7 @@ impl List<'_> {
         self.push(&own("trust_annotations"), server.may_relax, origin("trust_annotations"));
         self.push(&own("check_arguments"), server.check_arguments, origin("check_arguments"));
         self.push(&own("file_parameters"), server.file_parameters, origin("file_parameters"));
+        self.push(&own("pollutes_memory"), server.pollutes_memory, origin("pollutes_memory"));
         self.push(&own("lifecycle"), spelled(server.lifecycle), origin("lifecycle"));
         self.push(&own("sharing"), spelled(server.sharing), origin("sharing"));
         let message_limit = i64::try_from(server.message_limit).unwrap_or(i64::MAX);

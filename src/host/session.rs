@@ -13,14 +13,17 @@ use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
+use crate::model::sandbox::SandboxState;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::gate::ParallelGate;
 use crate::pipeline::admit::handlers::Handlers;
 use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, Searchable};
 use crate::pipeline::consent::connector;
+use crate::pipeline::dispatch::memory::ThreadMemory;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Viewer};
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
+use crate::ports::memory::MemorySink;
 use crate::ports::questions::Questions;
 use crate::ports::reviewer::Reviewer;
 use crate::ports::upstream::{Fleet as _, ProgressSink};
@@ -40,6 +43,7 @@ pub struct Session {
     handlers: Mutex<Handlers>,
     seal: Seal,
     gate: ParallelGate,
+    memory: Mutex<Option<Arc<ThreadMemory>>>,
 }
 
 /// A tool that a search has found.
@@ -74,6 +78,8 @@ pub struct SessionCall {
     pub client_meta: serde_json::Map<String, serde_json::Value>,
     /// The turn's metadata, for upstreams that read it.
     pub turn_metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The sandbox, for servers that ask for it; none: no server is told.
+    pub sandbox: Option<Arc<SandboxState>>,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Who answers what the server asks meanwhile; none: nobody.
@@ -96,6 +102,7 @@ impl SessionCall {
             payload: Payload::Function(arguments.into()),
             client_meta: serde_json::Map::new(),
             turn_metadata: None,
+            sandbox: None,
             progress: None,
             questions: None,
             reviewer: None,
@@ -126,6 +133,7 @@ impl Session {
             handlers,
             seal: Seal::fresh(),
             gate: ParallelGate::default(),
+            memory: Mutex::default(),
         }
     }
 
@@ -196,6 +204,18 @@ impl Session {
     /// Tells where the tools of this session are shown from now on; [`Surface::plain`] at first.
     pub fn show_on(&self, surface: Surface) {
         *self.surface.lock() = surface;
+    }
+
+    /// Has the memory of this session's thread marked as polluted, just before the first call from now on is handed over to
+    /// a server whose answers pollute it: `sink` is told, once (catalog-dispatch 5, step 10c). Without this nobody is.
+    pub fn mark_memory(&self, sink: Arc<dyn MemorySink>) {
+        *self.memory.lock() = Some(Arc::new(ThreadMemory::new(self.caller.session.as_str(), sink)));
+    }
+
+    /// Tells whether the memory of this session's thread was marked as polluted.
+    #[must_use]
+    pub fn memory_polluted(&self) -> bool {
+        self.memory.lock().as_ref().is_some_and(|memory| memory.is_polluted())
     }
 
     /// Tells whether tools are found by search now.
@@ -350,8 +370,10 @@ impl Session {
                 // The thread of a gateway's call is its session (R40).
                 thread_id: self.caller.session.as_str().to_owned(),
                 metadata: call.turn_metadata,
+                sandbox: call.sandbox,
                 client_meta: call.client_meta,
             },
+            memory: self.memory.lock().clone(),
             progress: call.progress,
             questions: call.questions,
             reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),

@@ -19,6 +19,7 @@ use super::session::{Session, SessionCall};
 use crate::model::exposure::Exposure;
 use crate::model::name::{CallId, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
+use crate::model::sandbox::SandboxState;
 use crate::model::text::shown;
 use crate::pipeline::Finished;
 use crate::pipeline::admit::exposure::{Exposed, Reason};
@@ -122,6 +123,8 @@ pub struct FunctionCall {
     pub arguments: String,
     /// The turn's metadata, for upstreams that read it.
     pub turn_metadata: Option<serde_json::Map<String, Value>>,
+    /// The sandbox, for servers that ask for it; none: no server is told.
+    pub sandbox: Option<Arc<SandboxState>>,
     /// Ends the call.
     pub cancel: CancellationToken,
 }
@@ -136,6 +139,7 @@ impl FunctionCall {
             name: name.into(),
             arguments: arguments.into(),
             turn_metadata: None,
+            sandbox: None,
             cancel: CancellationToken::new(),
         }
     }
@@ -279,6 +283,7 @@ impl Session {
         let tool = offer.handler.tool();
         let mut made = SessionCall::new(Target::from(tool.reference()), call.arguments);
         (made.id, made.turn_metadata, made.cancel) = (call.id, call.turn_metadata, call.cancel);
+        made.sandbox = call.sandbox;
         // What the model of this step was shown, whatever was shown since.
         made.seen = Some(tool.definition.digest());
         Dispatched::Called(Box::new(self.call(made).await))

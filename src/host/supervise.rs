@@ -190,6 +190,7 @@ impl Supervised {
             identity: self.spec.identity,
             tools,
             instructions: listing.instructions,
+            wants_sandbox_state: listing.wants_sandbox_state,
             view: self.spec.view.clone(),
         };
         self.shared.publish(&self.name, Some(published)).await;
@@ -382,6 +383,7 @@ mod tests {
     use crate::model::caller::Caller;
     use crate::model::digest::Digest;
     use crate::model::posture::PostureLayers;
+    use crate::model::sandbox::LOCAL;
     use crate::model::tool::ServerIdentity;
     use crate::pipeline::admit::catalog::{Catalog, Names, ServerView};
     use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
@@ -440,6 +442,8 @@ mod tests {
                 parallel: false,
                 local: true,
                 plugin: None,
+                pollutes_memory: true,
+                environment: LOCAL.to_owned(),
                 slots: Vec::new(),
                 file_parameters: false,
                 files: None,

@@ -37,6 +37,7 @@ use crate::config::{Places, Resolved};
 use crate::model::digest::Digest;
 use crate::model::here::is_loopback;
 use crate::model::name::{RawToolName, ServerName, ToolRef};
+use crate::model::sandbox::LOCAL;
 use crate::pipeline::admit::catalog::{Names, ServerView};
 use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
 use crate::pipeline::admit::slots::Slots;
@@ -177,6 +178,8 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Op
             parallel: server.parallel,
             local: is_local(&server.transport),
             plugin: server.plugin.clone(),
+            pollutes_memory: server.pollutes_memory,
+            environment: LOCAL.to_owned(),
             slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],
             file_parameters: server.file_parameters,
             files: files.cloned(),

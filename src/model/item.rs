@@ -125,6 +125,9 @@ pub struct CompletedItem {
     /// What sanitisers said of the answer, in the order in which they were asked; nothing of what they removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sanitisers: Vec<SanitiserVoice>,
+    /// Whether the call came so far that it counts as polluting its thread's memory; only where the session wants to know.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pollutes_memory: bool,
 }
 
 impl CompletedItem {

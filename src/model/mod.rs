@@ -20,6 +20,7 @@ pub mod name;
 pub mod outcome;
 pub mod posture;
 pub mod revision;
+pub mod sandbox;
 pub mod schema;
 pub mod secret;
 pub mod text;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::admit::gate::ParallelGate;
+use super::dispatch::memory::ThreadMemory;
 use super::dispatch::meta::TurnInfo;
 use super::emit::sanitise::{Clean, Definitions};
 use crate::model::caller::Caller;
@@ -43,6 +44,8 @@ pub struct CallRequest {
     pub definitions: Arc<Definitions>,
     /// What the request says about its turn.
     pub turn: TurnInfo,
+    /// The memory of its thread; none: nobody wants to know whether it is polluted.
+    pub memory: Option<Arc<ThreadMemory>>,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Who answers what the server asks meanwhile; none: nobody.

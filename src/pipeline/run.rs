@@ -18,6 +18,7 @@ use super::consent::approve::{self, Agreed, Approved, Approvers};
 use super::consent::observe::Observatory;
 use super::consent::settle::{Answered, Settled, Standing, refused, settle};
 use super::consent::{ask, connector, decide, remember};
+use super::dispatch::memory::Marking;
 use super::dispatch::questions::Desk;
 use super::dispatch::record::Deciding;
 use super::dispatch::{barrier, call, files, record};
@@ -163,7 +164,10 @@ impl<'p> Call<'p> {
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
         let noted = self.noted.get_or_insert_with(|| Noted::open(stated.clone()));
         let accepts = Arc::clone(&self.drift.accepts);
-        let with = call::With { id, caller, noted, turn, accepts: Arc::clone(&accepts), progress, desk };
+        let started = &mut self.started;
+        let mut polluted = || started.iter_mut().for_each(Started::polluted);
+        let memory = request.memory.as_deref().map(|memory| Marking { memory, noted: &mut polluted });
+        let with = call::With { id, caller, noted, turn, accepts: Arc::clone(&accepts), memory, progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
         let handed = handed.await;
         if let Some((record, observers)) = observed {
@@ -333,7 +337,8 @@ impl<'p> Call<'p> {
             let record = DecisionRecord { uploading: true, ..record };
             self.pipeline.recorder.decision(&record).map_err(call::unrecorded)?;
         }
-        match files::upload(catalog, &approved, sofar, self.request.progress.as_ref()).await {
+        let (turn, progress) = (&self.request.turn, self.request.progress.as_ref());
+        match files::upload(catalog, &approved, sofar, turn, progress).await {
             Ok(uploads) => Ok(barrier::lease(catalog, approved, uploads)),
             Err(files::NotUploaded::Refused(refusal)) => refuse(refusal, approved),
             Err(files::NotUploaded::Failed(failure)) => Err(failure),

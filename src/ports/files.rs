@@ -107,6 +107,17 @@ pub enum UploadError {
     BadAnswer(&'static str),
 }
 
+/// What a file of an App's call is uploaded for (catalog-dispatch 5.2 rule 13).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadFor {
+    /// The App's connector.
+    pub connector: String,
+    /// Its action, by the server's word: untrusted, of any length.
+    pub action: String,
+    /// The model that made the call, where the turn says which.
+    pub model: Option<String>,
+}
+
 /// Takes what an upload has come to. Must not block.
 pub trait UploadProgress: Send + Sync {
     /// `sent` of `length` bytes are on their way.
@@ -119,11 +130,16 @@ pub trait UploadProgress: Send + Sync {
 /// [`FileError::Changed`], and never arrives whole. Ends within a bounded time. Dropping the future breaks the upload off.
 #[async_trait]
 pub trait Uploader: Send + Sync {
-    /// Uploads one file.
+    /// Uploads one file; `purpose` is known where connector and action are.
     ///
     /// # Errors
     /// [`UploadError`].
-    async fn upload(&self, file: &OpenFile, progress: Arc<dyn UploadProgress>) -> Result<Uploaded, UploadError>;
+    async fn upload(
+        &self,
+        file: &OpenFile,
+        purpose: Option<&UploadFor>,
+        progress: Arc<dyn UploadProgress>,
+    ) -> Result<Uploaded, UploadError>;
 }
 
 /// Where the files of a server's calls come from and go to. Two are equal when what they were made of is.

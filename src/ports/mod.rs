@@ -8,6 +8,7 @@ pub mod connector;
 pub mod credentials;
 pub mod files;
 pub mod grants;
+pub mod memory;
 pub mod questions;
 pub mod recorder;
 pub mod reviewer;

@@ -139,6 +139,9 @@ pub struct Listing {
     pub tools: Vec<Arc<str>>,
     /// The server's instructions from the handshake, bounded.
     pub instructions: Option<Arc<str>>,
+    /// Whether the server asked for the state of the sandbox when it was connected: by the experimental capability
+    /// [`SANDBOX_STATE`](crate::model::sandbox::SANDBOX_STATE).
+    pub wants_sandbox_state: bool,
 }
 
 /// How many bytes passed over one connection: over lines all of them, over HTTP those of bodies.

@@ -15,6 +15,8 @@ use portcullis::pipeline::admit::leases::DRAIN;
 use portcullis::pipeline::bind::noted::{Noted, Stated};
 use portcullis::pipeline::bind::prepare::prepare;
 use portcullis::pipeline::consent::approve::{Agreed, Approvers, approve};
+use portcullis::pipeline::dispatch::memory::{Marking, ThreadMemory};
+use portcullis::pipeline::dispatch::meta::TurnInfo;
 use portcullis::pipeline::dispatch::{barrier, call, files};
 use portcullis::ports::approval::BoundComponent;
 use portcullis::ports::recorder::{Consent, DecisionRecord};
@@ -306,7 +308,9 @@ async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Note
         deadline: bench.pipeline.ask_deadline,
     };
     let approved = approve(&who, &id, &bench.caller, prepared, &mut Agreed::default()).await.unwrap();
-    let uploads = files::upload(bench.catalog(), &approved, &mut files::Sofar::default(), None).await.unwrap();
+    let (mut sofar, turn) = (files::Sofar::default(), TurnInfo::default());
+    let uploads = files::upload(bench.catalog(), &approved, &mut sofar, &turn, None);
+    let uploads = uploads.await.unwrap();
     (id, barrier::lease(bench.catalog(), approved, uploads).unwrap(), noted)
 }
 
@@ -331,7 +335,7 @@ fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord 
 }
 
 #[tokio::test(start_paused = true)]
-async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant() {
+async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant_and_no_mark() {
     let bench = Bench::new(&Policies::new()).await;
     let person = Person::replying(&bench.journal, [allowed(Remember::Session)]);
     let (id, lease, mut noted) = leased(&bench, &person).await;
@@ -340,12 +344,17 @@ async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant() {
     assert_eq!(before.elapsed().as_secs(), DRAIN.as_secs(), "the publication waited as long as it may");
     let record = record(&bench, &id, &lease);
     let (turn, caller) = (Default::default(), record.caller.clone());
+    let (memory, mut marked) = (ThreadMemory::new("thread", Arc::new(bench.journal.clone())), 0);
+    let mut noting = || marked += 1;
+    let memory_of = Some(Marking { memory: &memory, noted: &mut noting });
+    let (id, noted, turn) = (&id, &mut noted, &turn);
     let with = call::With {
-        id: &id,
+        id,
         caller: &caller,
-        noted: &mut noted,
-        turn: &turn,
+        noted,
+        turn,
         accepts: [].into(),
+        memory: memory_of,
         progress: None,
         desk: None,
     };
@@ -354,6 +363,7 @@ async fn b7_b8_r27_a_revoked_lease_hands_nothing_over_and_leaves_no_grant() {
     assert_eq!((failure.stage, failure.code), (Stage::Lease, Code::Stale));
     assert!(bench.files.handed().is_empty());
     assert!(bench.purse.kept().is_empty());
+    assert!(!memory.is_polluted() && marked == 0, "the revision differs: step 10c never runs");
 }
 
 #[tokio::test(start_paused = true)]
@@ -366,15 +376,9 @@ async fn b9_a_publication_waits_for_an_open_lease_of_its_server() {
     assert!(futures::poll!(publishing.as_mut()).is_pending());
     let record = record(&bench, &id, &lease);
     let (turn, caller) = (Default::default(), record.caller.clone());
-    let with = call::With {
-        id: &id,
-        caller: &caller,
-        noted: &mut noted,
-        turn: &turn,
-        accepts: [].into(),
-        progress: None,
-        desk: None,
-    };
+    let (id, noted, turn) = (&id, &mut noted, &turn);
+    let with =
+        call::With { id, caller: &caller, noted, turn, accepts: [].into(), memory: None, progress: None, desk: None };
     let handed = call::hand_over(lease, with, &*bench.purse, &*bench.tape, record).await;
     assert!(handed.is_ok());
     let before = Instant::now();

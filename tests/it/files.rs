@@ -221,6 +221,60 @@ async fn a_tool_of_an_app_has_file_parameters_without_being_configured() {
     assert_eq!(desk.sent()["file"], reference(1, Some("text/csv"), Some("a.csv")));
 }
 
+/// A desk where `files/write` is the tool of an App, with this address for its action.
+async fn apps_desk(address: Option<&str>) -> Desk {
+    let yes = Apps::says("yes", Some(true), Some(ApprovalMode::Approve));
+    let desk = Desk::under(&Policies::open(&["files", "mail"]).app(LayerKind::User, "apps", &yes)).await;
+    let mut tool: Value = serde_json::from_str(&taking(&object())).unwrap();
+    if let Some(address) = address {
+        tool["_meta"]["_codex_apps"] = json!({ "resource_uri": address });
+    }
+    desk.bench.redefine(&desk.bench.files, vec![tool.to_string()]).await;
+    desk.bench.link("drive").await;
+    desk
+}
+
+/// Calls in a turn of this model and returns what the upload said of connector, action and model.
+async fn purpose(desk: &Desk, model: Option<&str>) -> [Option<String>; 3] {
+    let mut request = desk.request(&json!({ "file": "a.csv" }));
+    request.turn.metadata = model.map(|model| json!({ "model": model }).as_object().unwrap().clone());
+    let finished = desk.bench.pipeline.run(request).await;
+    assert_eq!(finished.item.status, Status::Completed, "{}", said(&finished));
+    let arrived = desk.uploads.arrived().remove(0);
+    ["portcullis-connector-id", "portcullis-action-name", "portcullis-model"]
+        .map(|name| Some(arrived.headers.get(name)?.to_str().unwrap().to_owned()))
+}
+
+#[tokio::test]
+async fn rule_13_an_apps_upload_says_connector_action_and_model() {
+    let text = |text: &str| Some(text.to_owned());
+    let desk = apps_desk(Some("/drive/files/send it//")).await;
+    assert_eq!(purpose(&desk, Some("gpt-5")).await, [text("drive"), text("send%20it"), text("gpt-5")]);
+    let desk = apps_desk(Some("/drive/files/send")).await;
+    assert_eq!(purpose(&desk, None).await, [text("drive"), text("send"), None]);
+}
+
+#[tokio::test]
+async fn rule_13_an_upload_says_nothing_of_its_call_unless_connector_and_action_are_known() {
+    for address in [None, Some(""), Some("//")] {
+        assert_eq!(purpose(&apps_desk(address).await, Some("gpt-5")).await, [None, None, None], "{address:?}");
+    }
+    let plain = Desk::open().await;
+    let mut tool: Value = serde_json::from_str(&taking(&object())).unwrap();
+    tool["_meta"]["_codex_apps"] = json!({ "resource_uri": "/drive/files/send" });
+    plain.bench.redefine(&plain.bench.files, vec![tool.to_string()]).await;
+    assert_eq!(purpose(&plain, Some("gpt-5")).await, [None, None, None]);
+}
+
+#[tokio::test]
+async fn rule_13_an_action_that_no_header_can_hold_fails_the_upload_and_the_call() {
+    let desk = apps_desk(Some(&"x".repeat(1025))).await;
+    let finished = desk.call(&json!({ "file": "a.csv" })).await;
+    desk.assert_not_sent(&finished);
+    assert!(said(&finished).contains("`portcullis-action-name` has more than 1024 bytes"), "{}", said(&finished));
+    assert!(desk.arrived().is_empty());
+}
+
 #[tokio::test]
 async fn what_is_uploaded_are_the_files_bytes_with_length_name_digest_and_token() {
     let desk = Desk::open().await;

@@ -717,6 +717,20 @@ fn r3_a_servers_tools_may_take_files_only_where_its_layer_may_allow() {
 }
 
 #[test]
+fn r3_what_a_server_answers_pollutes_memory_unless_a_layer_that_may_allow_says_otherwise() {
+    let text = "[mcp_servers.files]\ncommand = 'npx'\npollutes_memory = false\n";
+    assert!(files(&Machine::new().with(USER, FILES).load()).pollutes_memory, "by default");
+    assert!(!files(&Machine::new().with(USER, text).load()).pollutes_memory);
+    let session =
+        Machine::new().flag("mcp_servers.files.command='npx'").flag("mcp_servers.files.pollutes_memory=false");
+    assert!(files(&session.load()).pollutes_memory);
+    let other = Machine::new().with(USER, FILES).flag("mcp_servers.files.pollutes_memory=false");
+    assert!(files(&other.load()).pollutes_memory, "a less trusted layer widens");
+    let stricter = Machine::new().with(USER, text).flag("mcp_servers.files.pollutes_memory=true");
+    assert!(files(&stricter.load()).pollutes_memory, "any layer tightens");
+}
+
+#[test]
 fn secrets_are_in_no_output() {
     let text = "[mcp_servers.files]\ncommand = 'npx'\nenv = { TOKEN = 'hunter2' }\n[mcp_servers.web]\nurl = 'https://x'\nhttp_headers = { K = 'hunter2' }\n";
     let machine = Machine::new().with(USER, text).with(PROJECT, text);

@@ -31,6 +31,7 @@ mod interop;
 mod isolation;
 mod layers;
 mod lifecycle;
+mod memory;
 mod oauth;
 mod order;
 mod pins;

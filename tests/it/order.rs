@@ -1,10 +1,13 @@
-//! The order of steps across all ports, and what is on the wire (catalog-dispatch 5.1, M1 to M5; design page 3, "Order").
+//! The order of steps across all ports, and what is on the wire (catalog-dispatch 5.1, M1 to M8; design page 3, "Order").
 
+use std::path::Path;
 use std::sync::Arc;
 
 use portcullis::model::decision::Spoken;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
+use portcullis::model::posture::ApprovalMode;
+use portcullis::model::sandbox::{DirectoryUri, SandboxState};
 use portcullis::model::verdict::{FaultCode, Remember, Verdict};
 use portcullis::pipeline::dispatch::meta::TurnInfo;
 use portcullis::pipeline::{CallRequest, Would};
@@ -15,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::fakes::Gate;
 use crate::fakes::bench::Bench;
 use crate::fakes::people::{Person, allowed};
-use crate::fakes::policy::{Policies, Scripted, ask, bound, deny};
+use crate::fakes::policy::{Apps, Policies, Scripted, ask, bound, deny};
 use crate::fakes::server::{How, tool_with};
 
 /// A bench whose user layer asks by a component that notes its evaluations.
@@ -134,7 +137,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 fn turn(client_meta: Value) -> TurnInfo {
-    TurnInfo { thread_id: "thread".into(), metadata: None, client_meta: object(client_meta) }
+    TurnInfo { thread_id: "thread".into(), client_meta: object(client_meta), ..TurnInfo::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,6 +163,127 @@ async fn a_client_cannot_claim_a_plugin() {
     let bench = Bench::open().await;
     let (_, meta) = meta_with(&bench, turn(json!({"plugin_id": "claimed"}))).await;
     assert!(!meta.contains_key("plugin_id"));
+}
+
+/// `files/write` with this `_meta`.
+fn with_meta(meta: &Value) -> String {
+    json!({"name": "write", "inputSchema": {"type": "object"}, "_meta": meta}).to_string()
+}
+
+/// A bench where Apps are open and `files/write` has this `_meta`.
+async fn apps_bench(meta: &Value) -> Bench {
+    let yes = Apps::says("yes", Some(true), Some(ApprovalMode::Approve));
+    let bench = Bench::new(&Policies::open(&["files"]).app(LayerKind::User, "apps", &yes)).await;
+    bench.redefine(&bench.files, vec![with_meta(meta)]).await;
+    bench
+}
+
+#[tokio::test(start_paused = true)]
+async fn m3_the_apps_server_gets_its_tools_own_object_back_with_the_call() {
+    let own = json!({"resource_uri": "/c/events/create", "call_id": "stale", "more": [1]});
+    let bench = apps_bench(&json!({"_codex_apps": own, "other": 1})).await;
+    bench.link("calendar").await;
+    let (id, meta) = meta_with(&bench, turn(json!({"_codex_apps": {"claimed": 1}}))).await;
+    let wanted = json!({"resource_uri": "/c/events/create", "call_id": id, "more": [1]});
+    assert_eq!(Value::Object(meta), json!({"callId": id, "_codex_apps": wanted, "threadId": "thread"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn m4_the_apps_server_is_told_the_call_where_its_tool_has_no_object_of_its_own() {
+    for own in [json!({}), json!({"_codex_apps": "no object"}), json!({"_codex_apps": null})] {
+        let bench = apps_bench(&own).await;
+        bench.link("calendar").await;
+        let (id, meta) = meta_with(&bench, turn(json!({}))).await;
+        assert_eq!(meta["_codex_apps"], json!({"call_id": id}), "{own}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_a_server_that_is_not_the_apps_server_claims_no_connector_and_gets_no_object() {
+    let claims = json!({"connector_id": "calendar", "connector_name": "Calendar", "kept": 1,
+        "_codex_apps": {"resource_uri": "/c/events/create"}});
+    let bench = apps_bench(&claims).await;
+    let (id, meta) = meta_with(&bench, turn(json!({}))).await;
+    assert_eq!(Value::Object(meta), json!({"callId": id, "threadId": "thread"}));
+    let snapshot = bench.catalog().current();
+    let tool = &snapshot.tools()[0];
+    let own = tool.definition.meta().unwrap();
+    assert!(tool.connector.is_none() && own["kept"] == 1 && !own.contains_key("connector_id"), "{own:?}");
+    assert!(!tool.definition.verbatim().contains("Calendar"), "{}", tool.definition.verbatim());
+}
+
+/// A read-only sandbox whose turn is in `/work/my project`, and whose environment `far` is in `/far`.
+fn sandboxed() -> TurnInfo {
+    let uri = |path: &str| DirectoryUri::of(Path::new(path)).unwrap();
+    let state = SandboxState {
+        permission_profile: json!({"type": "read-only"}),
+        directories: [("far".to_owned(), uri("/far"))].into(),
+        directory: Some(uri("/work/my project")),
+        ..SandboxState::default()
+    };
+    TurnInfo { sandbox: Some(Arc::new(state)), ..turn(json!({})) }
+}
+
+/// A bench whose server `files` asked for the sandbox and runs in this environment.
+async fn asking_bench(environment: &str) -> Bench {
+    let bench = Bench::open().await;
+    bench.connect(&bench.files);
+    bench.change(&bench.files, |published| {
+        (published.wants_sandbox_state, published.view.environment) = (true, environment.to_owned());
+    });
+    bench.publish().await;
+    bench
+}
+
+#[tokio::test(start_paused = true)]
+async fn m6_a_server_that_asked_for_it_is_told_the_sandbox_with_its_directory_as_a_uri() {
+    let told = |cwd: &str| {
+        json!({"permissionProfile": {"type": "read-only"}, "codexLinuxSandboxExe": null,
+        "sandboxCwd": cwd, "useLegacyLandlock": false})
+    };
+    for (environment, cwd) in [("local", "file:///work/my%20project"), ("far", "file:///far")] {
+        let (_, meta) = meta_with(&asking_bench(environment).await, sandboxed()).await;
+        assert_eq!(meta["codex/sandbox-state-meta"], told(cwd), "{environment}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m6_a_server_that_did_not_ask_is_not_told_the_sandbox() {
+    let (_, meta) = meta_with(&Bench::open().await, sandboxed()).await;
+    assert_eq!(meta.keys().map(String::as_str).collect::<Vec<_>>(), ["callId", "threadId"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn m7_without_a_known_directory_no_server_is_told_the_sandbox() {
+    let nowhere = Arc::new(SandboxState::default());
+    let turns = [("elsewhere", sandboxed()), ("local", TurnInfo { sandbox: Some(nowhere), ..turn(json!({})) })];
+    for (environment, turn) in turns {
+        let (_, meta) = meta_with(&asking_bench(environment).await, turn).await;
+        assert!(!meta.contains_key("codex/sandbox-state-meta"), "{environment}: {meta:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m7_a_client_cannot_say_what_the_sandbox_is() {
+    let claimed = turn(json!({"codex/sandbox-state-meta": {"sandboxCwd": "file:///"}}));
+    let (_, meta) = meta_with(&asking_bench("local").await, claimed).await;
+    assert!(!meta.contains_key("codex/sandbox-state-meta"), "{meta:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m1_what_is_nobodys_business_is_taken_out_of_the_turns_metadata() {
+    let bench = Bench::open().await;
+    for (asked, told) in [(json!(true), true), (json!(false), false), (json!("true"), false), (Value::Null, false)] {
+        let metadata = json!({"session_id": "s", "tool_inventory": [], "mcp_tool_inventory": [], "model": "m",
+            "parent_turn_id": "1", "installation_id": "2", "window_id": "3", "user_input_requested_during_turn": asked});
+        let turn = TurnInfo { metadata: Some(object(metadata)), ..turn(json!({})) };
+        let (_, meta) = meta_with(&bench, turn).await;
+        let mut wanted = json!({"session_id": "s", "model": "m"});
+        if told {
+            wanted["user_input_requested_during_turn"] = json!(true);
+        }
+        assert_eq!(meta["x-codex-turn-metadata"], wanted, "{asked}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

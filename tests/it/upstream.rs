@@ -96,6 +96,12 @@ async fn a_call_is_answered_and_a_failing_tool_is_a_result_and_an_error_keeps_co
 }
 
 #[tokio::test]
+async fn m6_whether_a_server_asks_for_the_sandbox_is_what_it_declared_as_it_was_connected() {
+    assert!(!list(&[]).await.unwrap().wants_sandbox_state, "it declared another experimental capability");
+    assert!(list(&["--wants-sandbox"]).await.unwrap().wants_sandbox_state);
+}
+
+#[tokio::test]
 async fn arguments_and_meta_arrive_as_they_were_given_and_without_a_token_nobody_asked_for() {
     let (connection, _) = connect(&[]).await;
     let mut call = outgoing("echo", json!({ "z": 1, "a": { "y": [1.5, null] } }), None);

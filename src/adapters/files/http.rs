@@ -7,6 +7,7 @@
 //! Content-Disposition: attachment; filename*=UTF-8''<name, percent-encoded>
 //! Repr-Digest: sha-256=:<base64>:
 //! Authorization: Bearer <token>
+//! Portcullis-Connector-Id, Portcullis-Action-Name, Portcullis-Model: <an App's, percent-encoded as the name is>
 //!
 //! 2xx { "file_id": "…", "download_url": "…", "mime_type"?: "…", "file_name"?: "…" }
 //! ```
@@ -36,7 +37,7 @@ use crate::config::template::is_variable_name;
 use crate::model::here::is_private;
 use crate::model::json::{Json, Limits};
 use crate::model::text::shown;
-use crate::ports::files::{FileError, OpenFile, UploadError, UploadProgress, Uploaded, Uploader};
+use crate::ports::files::{FileError, OpenFile, UploadError, UploadFor, UploadProgress, Uploaded, Uploader};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -48,6 +49,8 @@ const TOTAL: Duration = Duration::from_secs(30 * 60);
 const MAX_ANSWER: usize = 64 * 1024;
 /// The longest id, type or name of an answer, in bytes.
 const MAX_TEXT: usize = 1024;
+/// The longest header about a call, in bytes.
+const MAX_HEADER: usize = 1024;
 /// The longest address of an answer, in bytes.
 const MAX_URL: usize = 8 * 1024;
 
@@ -116,7 +119,7 @@ impl HttpUploads {
         Ok(Some(value))
     }
 
-    async fn send(&self, file: &OpenFile, body: Body) -> Result<Uploaded, UploadError> {
+    async fn send(&self, file: &OpenFile, purpose: &Purpose, body: Body) -> Result<Uploaded, UploadError> {
         let facts = &file.facts;
         let known = mime_guess::from_path(&facts.name).first().map(|kind| kind.to_string());
         let mut request = self.client()?.post(self.0.url.clone()).body(body);
@@ -124,6 +127,9 @@ impl HttpUploads {
         request = request.header(CONTENT_LENGTH, facts.length);
         request = request.header(CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{}", encoded(&facts.name)));
         request = request.header("repr-digest", format!("sha-256=:{}:", STANDARD.encode(facts.sha256.as_bytes())));
+        for (name, value) in purpose {
+            request = request.header(*name, value);
+        }
         if let Some(token) = self.authorization()? {
             request = request.header(AUTHORIZATION, token);
         }
@@ -138,13 +144,19 @@ impl HttpUploads {
 
 #[async_trait]
 impl Uploader for HttpUploads {
-    async fn upload(&self, file: &OpenFile, progress: Arc<dyn UploadProgress>) -> Result<Uploaded, UploadError> {
+    async fn upload(
+        &self,
+        file: &OpenFile,
+        purpose: Option<&UploadFor>,
+        progress: Arc<dyn UploadProgress>,
+    ) -> Result<Uploaded, UploadError> {
         if !is_private(&self.0.url) {
             return Err(UploadError::Unusable("files are not sent over plain http; use https".to_owned()));
         }
+        let purpose = purpose.map_or(Ok(Purpose::new()), headers)?;
         let (moved, why) = (Arc::new(Notify::new()), Arc::new(OnceLock::new()));
         let body = Body::wrap_stream(bytes_of(file.clone(), progress, Arc::clone(&moved), Arc::clone(&why)));
-        let mut sending = std::pin::pin!(self.send(file, body));
+        let mut sending = std::pin::pin!(self.send(file, &purpose, body));
         let sent = loop {
             tokio::select! {
                 biased;
@@ -158,6 +170,19 @@ impl Uploader for HttpUploads {
             Some(error) => Err(UploadError::File(FileError::clone(error))),
             None => sent,
         }
+    }
+}
+
+/// Headers about the call.
+type Purpose = Vec<(&'static str, String)>;
+
+fn headers(purpose: &UploadFor) -> Result<Purpose, UploadError> {
+    let mut told = vec![("portcullis-connector-id", encoded(&purpose.connector))];
+    told.push(("portcullis-action-name", encoded(&purpose.action)));
+    told.extend(purpose.model.as_deref().map(|model| ("portcullis-model", encoded(model))));
+    match told.iter().find(|(_, value)| value.len() > MAX_HEADER) {
+        Some((name, _)) => Err(UploadError::Unusable(format!("its `{name}` has more than {MAX_HEADER} bytes"))),
+        None => Ok(told),
     }
 }
 

@@ -18,6 +18,7 @@ use super::upstream_side::RawAnswer;
 use crate::model::answer::Answer;
 use crate::model::answerable::Answerable;
 use crate::model::revision::ConnectionId;
+use crate::model::sandbox::SANDBOX_STATE;
 use crate::model::text;
 use crate::ports::upstream::{Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, Traffic};
 
@@ -130,11 +131,14 @@ impl Connection for McpConnection {
     async fn list(&self, deadline: Instant) -> Result<Listing, ListFailure> {
         let patience = deadline.saturating_duration_since(Instant::now());
         let tools = timeout_at(deadline, self.pages()).await.map_err(|_| ListFailure::Timeout(patience))??;
-        let instructions = self.link.peer.peer_info().and_then(|info| {
+        let info = self.link.peer.peer_info();
+        let instructions = info.as_ref().and_then(|info| {
             let instructions = info.instructions.as_deref()?;
             Some(Arc::from(text::prefix(instructions, MAX_INSTRUCTIONS)))
         });
-        Ok(Listing { tools, instructions })
+        let experimental = info.as_ref().and_then(|info| info.capabilities.experimental.as_ref());
+        let wants_sandbox_state = experimental.is_some_and(|all| all.contains_key(SANDBOX_STATE));
+        Ok(Listing { tools, instructions, wants_sandbox_state })
     }
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {

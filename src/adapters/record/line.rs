@@ -55,6 +55,8 @@ struct ItemLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_input: Option<&'a Map<String, Value>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pollutes_memory: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
 
@@ -165,6 +167,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             }),
             arguments: arguments.map(Arguments::object),
             tool_input: arguments.and(tool_input),
+            pollutes_memory: matches!(item, Item::Completed(completed) if completed.pollutes_memory),
             cut,
         };
         encode(&line, max)
@@ -309,6 +312,7 @@ pub(super) mod samples {
             durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
             tool_input: None,
             sanitisers: Vec::new(),
+            pollutes_memory: false,
         })
     }
 
@@ -385,6 +389,14 @@ mod tests {
         assert_eq!(value["arguments"]["token"], "hunter2");
         assert_eq!((&value["type"], &value["status"]), (&"started".into(), &"inProgress".into()));
         assert!(value.get("outcome").is_none());
+    }
+
+    #[test]
+    fn a_call_that_pollutes_memory_says_so_and_another_says_nothing() {
+        let Item::Completed(mut item) = samples::completed() else { panic!() };
+        assert!(parse(&super::item(&samples::completed(), true, MAX_LINE).unwrap()).get("pollutes_memory").is_none());
+        item.pollutes_memory = true;
+        assert_eq!(parse(&super::item(&Item::Completed(item), false, MAX_LINE).unwrap())["pollutes_memory"], true);
     }
 
     #[test]

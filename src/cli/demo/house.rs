@@ -22,6 +22,7 @@ use portcullis::model::digest::Digest;
 use portcullis::model::layer::{LayerKind, LayerRef};
 use portcullis::model::name::{ServerName, ToolRef};
 use portcullis::model::posture::PostureLayers;
+use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::OnFailure;
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
@@ -126,6 +127,8 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
             parallel: false,
             local: true,
             plugin: None,
+            pollutes_memory: true,
+            environment: LOCAL.to_owned(),
             slots: Vec::new(),
             file_parameters: false,
             files: None,

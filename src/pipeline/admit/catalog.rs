@@ -40,6 +40,8 @@ pub struct PublishedServer {
     pub connectors: BTreeMap<RawToolName, Connector>,
     /// The server's instructions.
     pub instructions: Option<Arc<str>>,
+    /// Whether the server asked for the state of the sandbox when it was connected.
+    pub wants_sandbox_state: bool,
     /// What calls need to know.
     pub view: ServerView,
 }
@@ -61,6 +63,10 @@ pub struct ServerView {
     pub local: bool,
     /// The plugin that provides it.
     pub plugin: Option<String>,
+    /// Whether what it answers pollutes the memory of a thread.
+    pub pollutes_memory: bool,
+    /// The environment that it runs in, by its id.
+    pub environment: String,
     /// The places that a call of it needs, all of them.
     pub slots: Vec<Slots>,
     /// Whether its tools may have file parameters although they belong to no App.
@@ -87,6 +93,8 @@ pub struct ServerEntry {
     pub fingerprint: ServerFingerprint,
     /// The connection that calls go to.
     pub connection: Arc<dyn Connection>,
+    /// Whether the server asked for the state of the sandbox on this connection.
+    pub wants_sandbox_state: bool,
     /// What calls need to know.
     pub view: ServerView,
 }
@@ -269,7 +277,8 @@ impl ServerEntry {
     fn of(server: PublishedServer) -> Self {
         let config = with_connectors(server.config, &server.connectors);
         let fingerprint = ServerFingerprint { connection: server.connection.id(), config };
-        Self { fingerprint, connection: server.connection, view: server.view }
+        let PublishedServer { connection, wants_sandbox_state, view, .. } = server;
+        Self { fingerprint, connection, wants_sandbox_state, view }
     }
 }
 

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::model::name::{CallableName, Namespace};
+use crate::model::sandbox::LOCAL;
 
 fn view(parallel: bool) -> ServerView {
     let tool_timeout = Duration::from_secs(1);
@@ -13,6 +14,8 @@ fn view(parallel: bool) -> ServerView {
         parallel,
         local: true,
         plugin: None,
+        pollutes_memory: true,
+        environment: LOCAL.to_owned(),
         slots: Vec::new(),
         file_parameters: false,
         files: None,

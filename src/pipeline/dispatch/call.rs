@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::barrier::Lease;
+use super::memory::Marking;
 use super::meta::{TurnInfo, request_meta};
 use super::questions::{Desk, time_is_over};
 use crate::model::answer::Answer;
@@ -49,6 +50,8 @@ pub struct With<'a> {
     pub turn: &'a TurnInfo,
     /// The definitions that its hand-over accepts (R24).
     pub accepts: Arc<[(ToolRef, Pin)]>,
+    /// The memory of its thread, where somebody wants to know that it is polluted.
+    pub memory: Option<Marking<'a>>,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Who answers what the server asks meanwhile.
@@ -58,7 +61,7 @@ pub struct With<'a> {
 /// Everything that happens under the lease, and the hand-over.
 ///
 /// In this order: metadata, the grant is kept, the decision is recorded, labels and counters are committed, the lease is
-/// spent, the request goes to the transport. A grant of a call that is then not sent is forgotten again; its labels and
+/// spent, the thread's memory is marked as polluted, the request goes to the transport. A grant of a call that is then not sent is forgotten again; its labels and
 /// counters are taken back when the call ends.
 ///
 /// # Errors
@@ -96,6 +99,10 @@ pub async fn hand_over(
     }
     if !lease.begin_hand_over() {
         return Err(Box::new(Failure::stale(&target)));
+    }
+    // Only now is it certain that the call is not stale; before its answer can be read.
+    if let Some(marking) = with.memory.filter(|_| prepared.server().view.pollutes_memory) {
+        marking.mark();
     }
     let connection = Arc::clone(&prepared.server().connection);
     let timeout = prepared.server().view.tool_timeout;

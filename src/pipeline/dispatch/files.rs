@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Map, Value};
 
 use super::barrier;
+use super::meta::{TurnInfo, action_name};
 use crate::model::outcome::Failure;
 use crate::model::text::shown;
 use crate::pipeline::admit::catalog::{Catalog, LeaseRefusal};
 use crate::pipeline::bind::files::{self, BoundFile, BoundFiles};
 use crate::pipeline::bind::prepare::Prepared;
 use crate::pipeline::consent::approve::Approved;
-use crate::ports::files::{UploadError, UploadProgress, Uploaded};
+use crate::ports::files::{UploadError, UploadFor, UploadProgress, Uploaded};
 use crate::ports::upstream::{Progress, ProgressSink};
 
 /// What all uploads of a call together count as progress. A server that says how far it is begins above this, and a client
@@ -73,21 +74,29 @@ pub async fn upload(
     catalog: &Catalog,
     approved: &Approved,
     sofar: &mut Sofar,
+    turn: &TurnInfo,
     progress: Option<&Arc<dyn ProgressSink>>,
 ) -> Result<Uploads, NotUploaded> {
     let Some(bound) = approved.prepared().files() else { return Ok(Uploads(None)) };
     let earlier = sofar.0.take().filter(|done| done.is_of(bound));
     let done = sofar.0.insert(earlier.unwrap_or_else(|| Done { of: Arc::clone(bound), references: Vec::new() }));
-    let all = bound.iter().len();
+    let (all, purpose) = (bound.iter().len(), purpose(approved.prepared(), turn));
     for (at, file) in bound.iter().enumerate().skip(done.references.len()) {
         barrier::check(catalog, approved).map_err(NotUploaded::Refused)?;
         let (sink, name) = (progress.cloned(), shown(&file.facts().name, SHOWN_NAME));
         let steps = Arc::new(Steps { sink, name, done: at, all, percent: AtomicU64::new(0) });
-        let uploaded = bound.access().uploader.upload(file.open(), steps).await;
+        let uploaded = bound.access().uploader.upload(file.open(), purpose.as_ref(), steps).await;
         let failed = |why: UploadError| files::failure(file.path(), &file.field(), &why);
         done.references.push(uploaded.map_err(|why| NotUploaded::Failed(Box::new(failed(why))))?);
     }
     Ok(Uploads(Some(done.clone())))
+}
+
+/// What an App's files are uploaded for (rule 13); none unless connector and action are known.
+fn purpose(prepared: &Prepared, turn: &TurnInfo) -> Option<UploadFor> {
+    let tool = prepared.tool();
+    let (connector, action) = (tool.connector.as_ref()?.id.clone(), action_name(tool)?.to_owned());
+    Some(UploadFor { connector, action, model: turn.model().map(str::to_owned) })
 }
 
 impl Uploads {

@@ -1,25 +1,43 @@
 //! The `_meta` of the request (catalog-dispatch 5.1).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use crate::model::name::CallId;
+use crate::model::sandbox::{SANDBOX_STATE, SandboxState};
+use crate::model::tool::CatalogTool;
 use crate::pipeline::bind::prepare::Prepared;
+
+/// The key of a tool's own `_meta` that goes back to the Apps server with each call.
+const APPS: &str = "_codex_apps";
+/// The key of the turn's metadata.
+const TURN: &str = "x-codex-turn-metadata";
 
 /// What the request says about its turn.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnInfo {
     /// The thread; in the gateway, the session (R40).
     pub thread_id: String,
-    /// The turn's metadata, for upstreams that read it.
+    /// The turn's metadata, for upstreams that read it. What never goes out is taken out of it.
     pub metadata: Option<Map<String, Value>>,
+    /// The sandbox, for servers that ask for it; none: no server is told.
+    pub sandbox: Option<Arc<SandboxState>>,
     /// `_meta` of the client's own request, passed on but for what belongs to the client's hop.
     pub client_meta: Map<String, Value>,
+}
+
+impl TurnInfo {
+    /// Returns the model's name, if the turn's metadata has one.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.metadata.as_ref()?.get("model")?.as_str()
+    }
 }
 
 /// Keys that a client's `_meta` may not carry to an upstream: those that mean something on one hop only, and those by
 /// which an upstream is told what this host vouches for.
 fn is_not_the_clients(key: &str) -> bool {
-    const OURS: [&str; 5] = ["callId", "threadId", "plugin_id", "x-codex-turn-metadata", "_codex_apps"];
+    const OURS: [&str; 5] = ["callId", "threadId", "plugin_id", TURN, APPS];
     const PREFIXES: [&str; 3] = ["io.modelcontextprotocol/", "portcullis/", "codex/"];
     key == "progressToken" || OURS.contains(&key) || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
@@ -31,11 +49,48 @@ pub fn request_meta(call: &CallId, prepared: &Prepared, turn: &TurnInfo) -> Map<
     let mut meta: Map<String, Value> = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
     meta.insert("callId".to_owned(), Value::from(call.as_str()));
     if let Some(metadata) = &turn.metadata {
-        meta.insert("x-codex-turn-metadata".to_owned(), Value::Object(metadata.clone()));
+        meta.insert(TURN.to_owned(), Value::Object(told(metadata)));
+    }
+    if prepared.tool().connector.is_some() {
+        let mut own = apps(prepared.tool()).cloned().unwrap_or_default();
+        own.insert("call_id".to_owned(), Value::from(call.as_str()));
+        meta.insert(APPS.to_owned(), Value::Object(own));
     }
     if let Some(plugin) = &prepared.tool().plugin {
         meta.insert("plugin_id".to_owned(), Value::from(plugin.as_str()));
     }
     meta.insert("threadId".to_owned(), Value::from(turn.thread_id.as_str()));
+    if let Some(state) = sandbox(prepared, turn) {
+        meta.insert(SANDBOX_STATE.to_owned(), state);
+    }
     meta
+}
+
+/// What of the turn's metadata an upstream is told: which tools there are, whose turn it came from and where the client is
+/// installed are nobody's business, and that a person was asked is said only when it is so.
+fn told(metadata: &Map<String, Value>) -> Map<String, Value> {
+    const NEVER: [&str; 5] = ["tool_inventory", "mcp_tool_inventory", "parent_turn_id", "installation_id", "window_id"];
+    const ASKED: &str = "user_input_requested_during_turn";
+    let goes = |key: &str, value: &Value| !NEVER.contains(&key) && (key != ASKED || *value == Value::Bool(true));
+    let told = metadata.iter().filter(|(key, value)| goes(key, value));
+    told.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// What the Apps server put into its tool for itself. No other server's tool has any that counts (R9).
+fn apps(tool: &CatalogTool) -> Option<&Map<String, Value>> {
+    tool.connector.as_ref()?;
+    tool.definition.meta()?.get(APPS)?.as_object()
+}
+
+/// The name of an App's action: the last part of its resource's address that is not empty (catalog-dispatch 5 rule 6).
+pub(super) fn action_name(tool: &CatalogTool) -> Option<&str> {
+    let address = apps(tool)?.get("resource_uri")?.as_str()?;
+    address.rsplit('/').find(|part| !part.is_empty())
+}
+
+/// Only a server that asked for it is told, and only where its directory is known.
+fn sandbox(prepared: &Prepared, turn: &TurnInfo) -> Option<Value> {
+    let server = prepared.server();
+    let state = turn.sandbox.as_ref().filter(|_| server.wants_sandbox_state)?;
+    state.of_environment(&server.view.environment)
 }

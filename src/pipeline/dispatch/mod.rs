@@ -6,6 +6,7 @@
 pub mod barrier;
 pub mod call;
 pub mod files;
+pub mod memory;
 pub mod meta;
 pub mod questions;
 pub mod record;

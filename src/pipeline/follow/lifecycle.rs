@@ -24,6 +24,7 @@ pub struct Started {
     sent: Option<Instant>,
     sanitisers: Vec<SanitiserVoice>,
     tool_input: Option<Arc<Map<String, Value>>>,
+    polluted: bool,
     spent: bool,
 }
 
@@ -33,7 +34,8 @@ impl Started {
     pub fn open(recorder: Arc<dyn Recorder>, clock: Arc<dyn Clock>, call: CallInfo, begun: Instant) -> Self {
         let item = StartedItem { call: call.clone(), status: Status::InProgress, started_at: clock.now() };
         recorder.item(&Item::Started(item));
-        Self { recorder, clock, call, begun, sent: None, sanitisers: Vec::new(), tool_input: None, spent: false }
+        let (sent, sanitisers, tool_input) = (None, Vec::new(), None);
+        Self { recorder, clock, call, begun, sent, sanitisers, tool_input, polluted: false, spent: false }
     }
 
     /// Notes that the request was handed over; the call's own duration counts from there.
@@ -44,6 +46,11 @@ impl Started {
     /// Notes what was sent in the place of the arguments (catalog-dispatch 5, step 10d).
     pub fn rewritten(&mut self, input: Option<Map<String, Value>>) {
         self.tool_input = input.map(Arc::new);
+    }
+
+    /// Notes that the call pollutes its thread's memory (step 10c).
+    pub fn polluted(&mut self) {
+        self.polluted = true;
     }
 
     /// Notes what sanitisers said of the answer.
@@ -76,6 +83,7 @@ impl Started {
             },
             tool_input: self.tool_input.clone(),
             sanitisers: self.sanitisers.clone(),
+            pollutes_memory: self.polluted,
         };
         self.recorder.item(&Item::Completed(item.clone()));
         item

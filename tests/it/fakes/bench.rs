@@ -11,6 +11,7 @@ use portcullis::model::digest::Digest;
 use portcullis::model::name::{CallId, RawToolName, ServerName, Target, ToolRef};
 use portcullis::model::outcome::{Code, Failure, Stage};
 use portcullis::model::revision::{ConnectionId, Revision};
+use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::{Connector, ServerIdentity, ToolDefinition};
 use portcullis::pipeline::admit::catalog::{Catalog, Names, PublishedServer, ServerView};
 use portcullis::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
@@ -45,6 +46,8 @@ pub(crate) fn view() -> ServerView {
         parallel: false,
         local: true,
         plugin: None,
+        pollutes_memory: true,
+        environment: LOCAL.to_owned(),
         slots: Vec::new(),
         file_parameters: false,
         files: None,
@@ -141,6 +144,7 @@ impl Bench {
             identity: ServerIdentity(Digest::of(server.name.as_bytes())),
             tools: definitions(server),
             instructions: None,
+            wants_sandbox_state: false,
             view: view(),
         };
         self.published.lock().insert(ServerName::parse(&server.name).unwrap(), published);
@@ -194,6 +198,7 @@ impl Bench {
             seen: None,
             definitions: Arc::default(),
             turn: TurnInfo { thread_id: self.caller.session.as_str().to_owned(), ..TurnInfo::default() },
+            memory: None,
             progress: None,
             questions: None,
             reviewer: Arc::new(NobodyThere),

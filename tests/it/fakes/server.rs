@@ -254,7 +254,7 @@ impl Connection for FakeConnection {
             return Err(ListFailure::RepeatedCursor);
         }
         let tools = self.server.tools().into_iter().map(Arc::from).collect();
-        Ok(Listing { tools, instructions: None })
+        Ok(Listing { tools, ..Listing::default() })
     }
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {

@@ -21,6 +21,7 @@ use portcullis::model::name::{RawToolName, ServerName, ToolRef};
 use portcullis::model::outcome::Code;
 use portcullis::model::posture::PostureLayers;
 use portcullis::model::revision::{ConnectionId, PolicySetDigest};
+use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::{Ask, OnFailure, Reason, Remember, Reviewers, RuleId, Source, Verdict};
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
@@ -112,7 +113,7 @@ impl Connection for FakeConnection {
     }
 
     async fn list(&self, _deadline: Instant) -> Result<Listing, ListFailure> {
-        Ok(Listing { tools: self.0.tools.lock().clone(), instructions: None })
+        Ok(Listing { tools: self.0.tools.lock().clone(), ..Listing::default() })
     }
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {
@@ -330,6 +331,8 @@ impl Bench {
                 parallel: true,
                 local: true,
                 plugin: None,
+                pollutes_memory: true,
+                environment: LOCAL.to_owned(),
                 slots: Vec::new(),
                 file_parameters: false,
                 files: None,

@@ -5,7 +5,7 @@
 //! Flags: `--exit CODE`, `--stderr TEXT`, `--silent` (answers nothing), `--stubborn` (outlives the end of its input),
 //! `--deaf` (reads nothing after the handshake),
 //! `--rubbish` (before the handshake), `--early WORD` (what should not come before its end), `--changes N` (that many
-//! `list_changed` at once), `--version V`, `--init-error`, `--init-null`, `--all` (lists the tools for bad behaviour too),
+//! `list_changed` at once), `--version V`, `--wants-sandbox` (asks for the sandbox's state), `--init-error`, `--init-null`, `--all` (lists the tools for bad behaviour too),
 //! `--list MODE` with `pages`, `repeated`, `endless`, `long-cursor`, `many`, `duplicate`, `bad-schema`, `error`, `no-list`,
 //! `never`, `unknown`, `odd` (tools whose answers are odd on the wire).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a broken script shall be seen")]
@@ -144,11 +144,12 @@ fn initialize(script: &Script, id: &Value) {
     notify("notifications/message", &json!({ "level": "info", "logger": "start", "data": "hello" }));
     say(&json!({ "jsonrpc": "2.0", "id": "early", "method": "ping" }));
     let version = script.value("--version").unwrap_or("2025-11-25");
+    let experimental = if script.has("--wants-sandbox") { "codex/sandbox-state-meta" } else { "odd" };
     answer(
         id,
         &json!({
             "protocolVersion": version,
-            "capabilities": { "tools": { "listChanged": true }, "experimental": { "odd": {} } },
+            "capabilities": { "tools": { "listChanged": true }, "experimental": { experimental: {} } },
             "serverInfo": { "name": "scripted", "version": "1", "unknown": true },
             "instructions": "Be brief.",
         }),
