@@ -54,7 +54,7 @@ async fn step_10c_a_thread_is_marked_after_the_record_and_before_the_call_is_han
 async fn step_10c_a_thread_is_marked_once_and_every_call_that_pollutes_it_says_so() {
     let bench = Bench::open().await;
     let memory = memory(&bench);
-    let (one, two) = futures::future::join(run(&bench, &memory), run(&bench, &memory)).await;
+    let (one, two) = Box::pin(futures::future::join(run(&bench, &memory), run(&bench, &memory))).await;
     assert!(one.pollutes_memory && two.pollutes_memory && run(&bench, &memory).await.pollutes_memory);
     assert_eq!(marks(&bench), 1);
 }

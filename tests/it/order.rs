@@ -1,8 +1,13 @@
 //! The order of steps across all ports, and what is on the wire (catalog-dispatch 5.1, M1 to M8; design page 3, "Order").
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis::adapters::mcp::lanes::Lanes;
+use portcullis::config::server_keys::Sharing;
+use portcullis::host::session::SessionCall;
+use portcullis::host::step::FunctionCall;
 use portcullis::model::decision::Spoken;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
@@ -15,11 +20,12 @@ use portcullis::ports::recorder::Consent;
 use portcullis::ports::reviewer::Reply;
 use serde_json::{Map, Value, json};
 
-use crate::fakes::Gate;
 use crate::fakes::bench::Bench;
+use crate::fakes::house::{House, call, spec};
 use crate::fakes::people::{Person, allowed};
 use crate::fakes::policy::{Apps, Policies, Scripted, ask, bound, deny};
-use crate::fakes::server::{How, tool_with};
+use crate::fakes::server::{FakeServer, How, tool, tool_with};
+use crate::fakes::{Gate, Journal};
 
 /// A bench whose user layer asks by a component that notes its evaluations.
 async fn noting(verdict: Verdict) -> Bench {
@@ -251,6 +257,46 @@ async fn m6_a_server_that_asked_for_it_is_told_the_sandbox_with_its_directory_as
 async fn m6_a_server_that_did_not_ask_is_not_told_the_sandbox() {
     let (_, meta) = meta_with(&Bench::open().await, sandboxed()).await;
     assert_eq!(meta.keys().map(String::as_str).collect::<Vec<_>>(), ["callId", "threadId"]);
+}
+
+/// The sandbox's state that was sent with the last call.
+fn sandbox_sent(server: &FakeServer) -> Option<Value> {
+    server.handed().pop().unwrap().meta.get("codex/sandbox-state-meta").cloned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn m6_the_sandbox_of_a_sessions_call_and_of_a_models_reaches_a_server_that_asked() {
+    for wants in [true, false] {
+        let files = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
+        files.wants_sandbox(wants);
+        let house = House::of(&[&files]);
+        let session = house.session();
+        let sandbox = sandboxed().sandbox;
+        let step = session.step().await;
+        session.call(SessionCall { sandbox: sandbox.clone(), ..call("files/write") }).await;
+        assert_eq!(sandbox_sent(&files).is_some(), wants);
+        let made = FunctionCall { sandbox, ..FunctionCall::new(Some("mcp__files"), "write", "{}") };
+        assert!(!session.dispatch(&step, made).await.is_error());
+        assert_eq!(sandbox_sent(&files).is_some(), wants);
+        session.call(call("files/write")).await;
+        assert_eq!((sandbox_sent(&files), files.handed().len()), (None, 3));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m6_a_callers_own_server_is_told_the_sandbox_only_if_it_asked_itself() {
+    for wants in [true, false] {
+        let files = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
+        files.wants_sandbox(true);
+        let mut own = spec(&files);
+        own.upstream = Lanes::of(own.upstream, Sharing::Session, true);
+        let house = House::with([("files".to_owned(), own)].into(), BTreeMap::new());
+        let session = house.session();
+        session.list().await;
+        files.wants_sandbox(wants);
+        session.call(SessionCall { sandbox: sandboxed().sandbox, ..call("files/write") }).await;
+        assert_eq!(sandbox_sent(&files).is_some(), wants);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,7 @@ use crate::model::caller::{Audience, Caller, SessionId};
 use crate::model::digest::Digest;
 use crate::model::name::RawToolName;
 use crate::model::revision::ConnectionId;
+use crate::model::sandbox::SANDBOX_STATE;
 use crate::model::tool::ToolDefinition;
 use crate::ports::upstream::{
     Connection, ConnectionEvent, InFlight, ListFailure, Listing, NotSent, OutgoingCall, StartFailure, Traffic,
@@ -111,6 +112,14 @@ struct Lane {
 struct Open {
     connection: Arc<dyn Connection>,
     defined: Definitions,
+    /// Whether it asked for the state of the sandbox itself.
+    wants_sandbox_state: bool,
+}
+
+impl Open {
+    fn of(connection: Arc<dyn Connection>, listing: &Listing) -> Self {
+        Self { connection, defined: defined(listing), wants_sandbox_state: listing.wants_sandbox_state }
+    }
 }
 
 /// The connections of one server.
@@ -194,7 +203,7 @@ impl Laned {
         let events = Arc::clone(&lane.heard) as Arc<dyn UpstreamEvents>;
         let connection = self.upstream.connect_for(&lane.heard.audience, deadline, events).await?;
         match connection.list(deadline).await {
-            Ok(listing) => Ok(Open { defined: defined(&listing), connection }),
+            Ok(listing) => Ok(Open::of(connection, &listing)),
             Err(failure) => {
                 connection.close().await;
                 Err(StartFailure::List(failure))
@@ -257,8 +266,7 @@ impl Lane {
         }
         match open.connection.list(deadline).await {
             Ok(listing) => {
-                let connection = Arc::clone(&open.connection);
-                *self.open.lock() = Some(Arc::new(Open { connection, defined: defined(&listing) }));
+                *self.open.lock() = Some(Arc::new(Open::of(Arc::clone(&open.connection), &listing)));
                 Ok(())
             }
             Err(failure) => {
@@ -323,7 +331,7 @@ impl Connection for Laned {
         ended.into_iter().for_each(Lane::retire);
     }
 
-    async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {
+    async fn hand_over(&self, mut call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {
         let none = || NotSent("the caller has no server of its own: it could not be started, or has ended".to_owned());
         let lane = self.lanes.lock().get(&self.audience(&call.caller)).map(Arc::clone).ok_or_else(none)?;
         let busy = Arc::clone(&lane.busy);
@@ -332,6 +340,9 @@ impl Connection for Laned {
         let listed = self.listed.lock().get(&call.tool).copied();
         if listed.is_none() || open.defined.get(&call.tool).copied() != listed {
             return Err(NotSent("the caller's own server defines this tool otherwise than it was listed".to_owned()));
+        }
+        if !open.wants_sandbox_state {
+            call.meta.shift_remove(SANDBOX_STATE);
         }
         let in_flight = open.connection.hand_over(call).await?;
         Ok(Box::new(InLane { in_flight, _busy: busy }))

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Map, Value};
 
 use super::barrier;
-use super::meta::{TurnInfo, action_name};
+use super::meta::{TurnInfo, action};
 use crate::model::outcome::Failure;
 use crate::model::text::shown;
 use crate::pipeline::admit::catalog::{Catalog, LeaseRefusal};
@@ -94,8 +94,8 @@ pub async fn upload(
 
 /// What an App's files are uploaded for (rule 13); none unless connector and action are known.
 fn purpose(prepared: &Prepared, turn: &TurnInfo) -> Option<UploadFor> {
-    let tool = prepared.tool();
-    let (connector, action) = (tool.connector.as_ref()?.id.clone(), action_name(tool)?.to_owned());
+    let (connector, action) = action(prepared.tool())?;
+    let (connector, action) = (connector.id.clone(), action.to_owned());
     Some(UploadFor { connector, action, model: turn.model().map(str::to_owned) })
 }
 

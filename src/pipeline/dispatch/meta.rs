@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::model::name::CallId;
 use crate::model::sandbox::{SANDBOX_STATE, SandboxState};
-use crate::model::tool::CatalogTool;
+use crate::model::tool::{CatalogTool, Connector};
 use crate::pipeline::bind::prepare::Prepared;
 
 /// The key of a tool's own `_meta` that goes back to the Apps server with each call.
@@ -51,8 +51,8 @@ pub fn request_meta(call: &CallId, prepared: &Prepared, turn: &TurnInfo) -> Map<
     if let Some(metadata) = &turn.metadata {
         meta.insert(TURN.to_owned(), Value::Object(told(metadata)));
     }
-    if prepared.tool().connector.is_some() {
-        let mut own = apps(prepared.tool()).cloned().unwrap_or_default();
+    if let Some((_, own)) = app(prepared.tool()) {
+        let mut own = own.cloned().unwrap_or_default();
         own.insert("call_id".to_owned(), Value::from(call.as_str()));
         meta.insert(APPS.to_owned(), Value::Object(own));
     }
@@ -76,16 +76,18 @@ fn told(metadata: &Map<String, Value>) -> Map<String, Value> {
     told.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// What the Apps server put into its tool for itself. No other server's tool has any that counts (R9).
-fn apps(tool: &CatalogTool) -> Option<&Map<String, Value>> {
-    tool.connector.as_ref()?;
-    tool.definition.meta()?.get(APPS)?.as_object()
+/// A tool's App, and what the Apps server put into the tool for itself. No other server's tool has any that counts (R9).
+fn app(tool: &CatalogTool) -> Option<(&Connector, Option<&Map<String, Value>>)> {
+    let own = tool.definition.meta().and_then(|meta| meta.get(APPS)?.as_object());
+    tool.connector.as_ref().map(|connector| (connector, own))
 }
 
-/// The name of an App's action: the last part of its resource's address that is not empty (catalog-dispatch 5 rule 6).
-pub(super) fn action_name(tool: &CatalogTool) -> Option<&str> {
-    let address = apps(tool)?.get("resource_uri")?.as_str()?;
-    address.rsplit('/').find(|part| !part.is_empty())
+/// The connector of a tool's App and the name of its action, where both are known: the last part of its resource's address
+/// that is not empty (catalog-dispatch 5 rule 6).
+pub(super) fn action(tool: &CatalogTool) -> Option<(&Connector, &str)> {
+    let (connector, own) = app(tool)?;
+    let address = own?.get("resource_uri")?.as_str()?;
+    Some((connector, address.rsplit('/').find(|part| !part.is_empty())?))
 }
 
 /// Only a server that asked for it is told, and only where its directory is known.

@@ -73,6 +73,7 @@ pub(crate) struct FakeServer {
     start: Mutex<Start>,
     listing: Mutex<Option<Arc<Gate>>>,
     list_fails: AtomicBool,
+    wants_sandbox: AtomicBool,
     handed: watch::Sender<Vec<Handed>>,
     connections: Mutex<Vec<Arc<FakeConnection>>>,
     pub(crate) connects: watch::Sender<usize>,
@@ -103,6 +104,7 @@ impl FakeServer {
             start: Mutex::default(),
             listing: Mutex::default(),
             list_fails: AtomicBool::new(false),
+            wants_sandbox: AtomicBool::new(false),
             handed: watch::Sender::default(),
             connections: Mutex::default(),
             connects: watch::Sender::new(0),
@@ -130,6 +132,11 @@ impl FakeServer {
 
     pub(crate) fn list_fails(&self, fails: bool) {
         self.list_fails.store(fails, Ordering::SeqCst);
+    }
+
+    /// Whether it asks for the state of the sandbox, from the next list on.
+    pub(crate) fn wants_sandbox(&self, wants: bool) {
+        self.wants_sandbox.store(wants, Ordering::SeqCst);
     }
 
     pub(crate) fn tools(&self) -> Vec<String> {
@@ -254,7 +261,8 @@ impl Connection for FakeConnection {
             return Err(ListFailure::RepeatedCursor);
         }
         let tools = self.server.tools().into_iter().map(Arc::from).collect();
-        Ok(Listing { tools, ..Listing::default() })
+        let wants_sandbox_state = self.server.wants_sandbox.load(Ordering::SeqCst);
+        Ok(Listing { tools, instructions: None, wants_sandbox_state })
     }
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {

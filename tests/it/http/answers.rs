@@ -12,6 +12,36 @@ use super::*;
 use crate::support::http_server::{Asked, event, fed, json, piece, refused, status, stream, typed};
 use crate::support::{Seen, eventually};
 
+/// How a server says at either kind of handshake what it can do: it asks for the sandbox, or for something else.
+fn declares(asked: &Asked, wants: bool) -> Option<Response> {
+    let name = if wants { "codex/sandbox-state-meta" } else { "odd" };
+    let capabilities = json!({ "tools": {}, "experimental": { name: {} } });
+    let result = match asked.method() {
+        "initialize" => json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities,
+            "serverInfo": { "name": "s", "version": "1" } }),
+        _ => json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": capabilities,
+            "ttlMs": 0, "cacheScope": "private" }),
+    };
+    Some(json(&asked.result(&result)))
+}
+
+#[tokio::test]
+async fn m6_in_either_era_a_server_asks_for_the_sandbox_as_it_is_connected() {
+    for wants in [true, false] {
+        let older = HttpServer::start(move |asked| async move {
+            if asked.method() == "initialize" { declares(&asked, wants) } else { None }
+        });
+        let newer = HttpServer::start_modern(move |asked| async move {
+            if asked.method() == "server/discover" { declares(&asked, wants) } else { None }
+        });
+        for (server, handshake) in [(older, "initialize"), (newer, "server/discover")] {
+            let (connection, _) = connect(&server).await;
+            let listing = connection.list(Instant::now() + PATIENCE).await.unwrap();
+            assert_eq!((listing.wants_sandbox_state, server.count(handshake)), (wants, 1), "{handshake}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_of_the_older_era_is_listed_and_called_in_its_session() {
     let server = HttpServer::start(async |_| None);
