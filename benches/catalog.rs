@@ -10,7 +10,7 @@
 //! the processor. Nothing is asserted but that all tools are there and the right one is found.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench that cannot run shall say so")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,6 @@ use portcullis::model::digest::Digest;
 use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::model::posture::PostureLayers;
 use portcullis::model::revision::ConnectionId;
-use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
 use portcullis::pipeline::admit::exposure::Exposing;
@@ -203,20 +202,7 @@ fn spec(name: &ServerName, tools: usize) -> ServerSpec {
         upstream: Arc::new(Canned((0..tools).map(definition).collect())),
         identity: ServerIdentity(Digest::of(name.as_str().as_bytes())),
         config: Digest::of(name.as_str().as_bytes()),
-        view: ServerView {
-            tool_timeout: Duration::from_secs(60),
-            may_relax: false,
-            check_arguments: true,
-            omitted: BTreeSet::new(),
-            parallel: false,
-            local: true,
-            plugin: None,
-            pollutes_memory: true,
-            environment: LOCAL.to_owned(),
-            slots: Vec::new(),
-            file_parameters: false,
-            files: None,
-        },
+        view: ServerView::embedded(Duration::from_secs(60), false),
         connectors: BTreeMap::new(),
         filter: Arc::new(|_| true),
         required: false,

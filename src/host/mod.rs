@@ -1,6 +1,7 @@
 //! The host: everything wired together. One process, many sessions.
 
 mod aside;
+pub mod build;
 pub mod entries;
 pub mod fleet;
 mod http_server;
@@ -10,6 +11,7 @@ pub mod overlay;
 pub mod policies;
 pub mod reload;
 pub mod seal;
+mod served;
 pub mod session;
 pub mod step;
 mod supervise;
@@ -40,6 +42,7 @@ use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
 use fleet::{Fleet, ServerSpec, ServerState, ServerStatus};
 use reload::Kept;
+use served::Served;
 use session::Session;
 
 /// What a host is made of. Every field is needed: a host without a recorder or a clock does not exist.
@@ -70,6 +73,7 @@ pub struct Host {
     catalog: Arc<Catalog>,
     fleet: Arc<Fleet>,
     kept: ArcSwap<Vec<Kept>>,
+    served: Served,
 }
 
 impl Host {
@@ -91,7 +95,7 @@ impl Host {
             observatory,
             ask_deadline: parts.ask_deadline.unwrap_or(ask::DEADLINE),
         };
-        Arc::new(Self { pipeline, catalog, fleet, kept: ArcSwap::default() })
+        Arc::new(Self { pipeline, catalog, fleet, kept: ArcSwap::default(), served: Served::default() })
     }
 
     /// Opens a session of a caller, with whoever can be asked in it.
@@ -152,6 +156,10 @@ impl Host {
     #[must_use]
     pub fn kept(&self) -> Arc<Vec<Kept>> {
         self.kept.load_full()
+    }
+
+    fn served(&self) -> &Served {
+        &self.served
     }
 
     pub(crate) fn pipeline(&self) -> &Pipeline {

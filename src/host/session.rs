@@ -277,6 +277,9 @@ impl Session {
 
     /// Notes that this session has been shown these tools, and no others.
     pub fn note_shown<'t>(&self, tools: impl IntoIterator<Item = &'t Arc<CatalogTool>>) {
+        let tools: Vec<&Arc<CatalogTool>> = tools.into_iter().collect();
+        let shown = tools.iter().map(|tool| (tool.reference(), tool.definition.digest()));
+        self.host.served().note(&self.caller, shown);
         let mut served = self.served.lock();
         // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
         if served.digests.len() > MAX_SERVED {
@@ -338,6 +341,7 @@ impl Session {
         }
         if let (Some(digest), Some(reference)) = (finished.shown, target.resolved()) {
             // The stale answer has served the new definition.
+            self.host.served().note(&self.caller, [(reference.clone(), digest)]);
             self.served.lock().digests.insert(reference, digest);
         }
         finished
@@ -357,7 +361,10 @@ impl Session {
     }
 
     fn request(&self, call: SessionCall) -> CallRequest {
-        let last = |reference| self.served.lock().digests.get(&reference).copied();
+        let last = |reference| {
+            let here = self.served.lock().digests.get(&reference).copied();
+            here.or_else(|| self.host.served().last(&self.caller, &reference))
+        };
         let seen = call.seen.or_else(|| call.target.resolved().and_then(last));
         CallRequest {
             id: call.id.unwrap_or_else(CallId::fresh),

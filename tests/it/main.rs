@@ -5,6 +5,7 @@
 mod fakes;
 mod support;
 
+mod agent;
 mod apps;
 mod architecture;
 mod bad_policies;

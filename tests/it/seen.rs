@@ -1,9 +1,13 @@
 //! What was seen is what is called (R24): a definition that changed since a session was shown it is stale, once it is shown.
 
+use std::sync::Arc;
+
+use portcullis::model::caller::Caller;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::Code;
 use portcullis::model::verdict::Verdict;
+use portcullis::ports::reviewer::NobodyThere;
 
 use crate::fakes::bench::{Bench, failed, said};
 use crate::fakes::house::{House, call};
@@ -25,6 +29,20 @@ async fn r24_a_tool_that_changed_since_it_was_shown_is_stale_once_and_then_runs(
     assert_eq!(failed(&stale).1, Code::Stale);
     assert!(said(&stale).contains(r#""title":"Other""#), "{}", said(&stale));
     assert_eq!(session.call(call("files/use")).await.item.status, Status::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r24_a_session_that_never_listed_goes_by_what_its_principal_was_shown_last() {
+    let files = FakeServer::new("files", &Journal::default(), vec![tool("use")]);
+    let house = House::of(&[&files]);
+    house.session().list().await;
+    files.define(vec![tool_with("use", r#"{"title":"Other"}"#)]);
+    files.last().say_tools_changed();
+    house.host.catalog().watch().wait_for(|revision| revision.number() >= 2).await.unwrap();
+    let bob = house.host.session(Caller::local("bob"), Arc::new(NobodyThere));
+    assert_eq!(bob.call(call("files/use")).await.item.status, Status::Completed, "bob was shown nothing");
+    assert_eq!(failed(&house.session().call(call("files/use")).await).1, Code::Stale);
+    assert_eq!(house.session().call(call("files/use")).await.item.status, Status::Completed, "it was shown by then");
 }
 
 #[tokio::test(start_paused = true)]

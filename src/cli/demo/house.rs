@@ -1,6 +1,6 @@
 //! The demo's host: its servers, its layers, and the person who answers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,6 @@ use portcullis::model::digest::Digest;
 use portcullis::model::layer::{LayerKind, LayerRef};
 use portcullis::model::name::{ServerName, ToolRef};
 use portcullis::model::posture::PostureLayers;
-use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::OnFailure;
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
@@ -119,20 +118,7 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
         upstream: Arc::new(InProcessUpstream::new(name, Settings::default(), open)),
         identity,
         config: identity.0,
-        view: ServerView {
-            tool_timeout: TIMEOUT,
-            may_relax: true,
-            check_arguments: true,
-            omitted: BTreeSet::new(),
-            parallel: false,
-            local: true,
-            plugin: None,
-            pollutes_memory: true,
-            environment: LOCAL.to_owned(),
-            slots: Vec::new(),
-            file_parameters: false,
-            files: None,
-        },
+        view: ServerView::embedded(TIMEOUT, true),
         connectors: BTreeMap::new(),
         filter: Arc::new(|_| true),
         required: false,

@@ -19,6 +19,7 @@ use crate::model::exposure::Way;
 use crate::model::file_params::FileParams;
 use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
+use crate::model::sandbox::LOCAL;
 use crate::model::text;
 use crate::model::tool::{BadDefinition, CatalogTool, Connector, ServerIdentity, ToolDefinition};
 use crate::ports::approval::PolicySet;
@@ -73,6 +74,27 @@ pub struct ServerView {
     pub file_parameters: bool,
     /// Where the files of its calls come from and go to; none: a call that names one fails.
     pub files: Option<FileAccess>,
+}
+
+impl ServerView {
+    /// Of a server in this process or beside it of which no configuration says anything.
+    #[must_use]
+    pub fn embedded(tool_timeout: Duration, may_relax: bool) -> Self {
+        Self {
+            tool_timeout,
+            may_relax,
+            check_arguments: true,
+            omitted: BTreeSet::new(),
+            parallel: false,
+            local: true,
+            plugin: None,
+            pollutes_memory: true,
+            environment: LOCAL.to_owned(),
+            slots: Vec::new(),
+            file_parameters: false,
+            files: None,
+        }
+    }
 }
 
 /// Which names the tools get.

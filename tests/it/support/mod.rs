@@ -25,29 +25,30 @@ use portcullis::ports::upstream::{Progress, ProgressSink, UpstreamEvents, Upstre
 /// The longest that a test waits for anything. Far longer than needed, so that a loaded machine is no failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the path of the scripted server, building it if a filtered test run has not or it is
-/// older than its source.
+/// Returns the path of the scripted server.
 pub(crate) fn scripted_server() -> PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        // target/PROFILE/deps/it-HASH -> target/PROFILE
-        let profile = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf();
-        let path = profile.join("examples").join("scripted-server");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/scripted_server.rs");
-        let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
-        if changed(&path) < changed(source.as_ref()) {
-            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-            let mut build = Command::new(cargo);
-            build.args(["build", "--example", "scripted-server"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-            if profile.file_name().is_some_and(|name| name == "release") {
-                build.arg("--release");
-            }
-            assert!(build.status().unwrap().success(), "the scripted server could not be built");
+    PATH.get_or_init(|| example("scripted-server", "tests/it/support/scripted_server.rs")).clone()
+}
+
+/// Returns the path of an example, building it if a filtered test run has not or it is older than its source.
+pub(crate) fn example(name: &str, source: &str) -> PathBuf {
+    // target/PROFILE/deps/it-HASH -> target/PROFILE
+    let profile = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf();
+    let path = profile.join("examples").join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
+    if changed(&path) < changed(&source) {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.file_name().is_some_and(|name| name == "release") {
+            build.arg("--release");
         }
-        assert!(path.exists(), "there is no scripted server at {}", path.display());
-        path
-    })
-    .clone()
+        assert!(build.status().unwrap().success(), "the example `{name}` could not be built");
+    }
+    assert!(path.exists(), "there is no example at {}", path.display());
+    path
 }
 
 /// Returns how the scripted server is started with these flags.

@@ -1,0 +1,203 @@
+//! Builds a host from layers, for a program that has it as a library.
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use portcullis::host::build::HostBuilder;
+//! use portcullis::host::user::local_caller;
+//! use portcullis::model::layer::LayerKind;
+//! use portcullis::ports::reviewer::NobodyThere;
+//!
+//! let layer = "[mcp_servers.files]\ncommand = \"my-files-server\"\n";
+//! let built = HostBuilder::new().layer(LayerKind::User, layer, ".").start().await?;
+//! let session = built.host.session(local_caller(), Arc::new(NobodyThere));
+//! for tool in session.step().await.tools() {
+//!     println!("{tool}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::fleet::{BackOff, ServerSpec};
+use super::overlay::{self, NotAdded};
+use super::reload::{Loaded, Reloader};
+use super::{Host, wire};
+use crate::adapters::record::fanout::Fanout;
+use crate::adapters::store::memory_state::in_memory;
+use crate::adapters::wasm::{Engine, EngineError};
+use crate::config::{EmbeddedLayer, Places, Resolved, SessionSources};
+use crate::model::digest::Digest;
+use crate::model::layer::LayerKind;
+use crate::model::name::ServerName;
+use crate::model::tool::ServerIdentity;
+use crate::model::verdict::Refusal;
+use crate::pipeline::admit::catalog::ServerView;
+use crate::ports::grants::Grants;
+use crate::ports::recorder::Recorder;
+use crate::ports::state::PolicyState;
+use crate::ports::upstream::Upstream;
+
+/// How long a server that the embedder brings may take to start, and to answer a call.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a host is to be built from. With nothing said it reads no file, keeps its state in memory and records nothing.
+pub struct HostBuilder {
+    places: Places,
+    session: SessionSources,
+    servers: Vec<(LayerKind, ServerName, ServerSpec)>,
+    recorder: Option<Arc<dyn Recorder>>,
+    grants: Option<Arc<dyn Grants>>,
+    state: Option<Arc<dyn PolicyState>>,
+    ask_deadline: Option<Duration>,
+}
+
+/// A running host, and the configuration that it was built from.
+pub struct Built {
+    /// The host.
+    pub host: Arc<Host>,
+    /// The configuration, with its warnings and problems.
+    pub resolved: Arc<Resolved>,
+}
+
+/// Why there is no host.
+#[derive(Debug, thiserror::Error)]
+pub enum NotBuilt {
+    /// The policy sandbox cannot start.
+    #[error("the policy sandbox cannot start")]
+    Engine(#[from] EngineError),
+    /// A layer cannot be used, so every call would be refused (R8).
+    #[error("a layer cannot be used, so every call would be refused: {}", texts(.0))]
+    Refused(Vec<Refusal>),
+    /// A server of the embedder was not added.
+    #[error(transparent)]
+    Server(#[from] NotAdded),
+    /// Loading panicked, or the runtime is ending.
+    #[error("loading was broken off")]
+    BrokenOff,
+}
+
+fn texts(refusals: &[Refusal]) -> String {
+    let text = |refusal: &Refusal| format!("{}: {}", refusal.source.layer, refusal.reason.text);
+    refusals.iter().map(text).collect::<Vec<_>>().join("; ")
+}
+
+impl Default for HostBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HostBuilder {
+    /// Begins with nothing: no layer but the built-in one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            places: Places::nowhere(),
+            session: SessionSources::default(),
+            servers: Vec::new(),
+            recorder: None,
+            grants: None,
+            state: None,
+            ask_deadline: None,
+        }
+    }
+
+    /// Reads the layers of a machine as well; [`Places::from_environment`] are those that the command reads.
+    #[must_use]
+    pub fn places(mut self, places: Places) -> Self {
+        self.places = places;
+        self
+    }
+
+    /// Adds a layer as TOML text. Components and data in it are relative to `folder`. The embedder vouches for the kind.
+    #[must_use]
+    pub fn layer(mut self, kind: LayerKind, text: impl Into<String>, folder: impl Into<PathBuf>) -> Self {
+        self.session.embedded.push(EmbeddedLayer { kind, text: text.into(), folder: folder.into() });
+        self
+    }
+
+    /// Adds a server that the embedder brings, as trusted as `kind` is; [`server_of`] makes one of an upstream. It replaces
+    /// one of that name that no more trusted layer defines.
+    #[must_use]
+    pub fn server(mut self, kind: LayerKind, name: ServerName, spec: ServerSpec) -> Self {
+        self.servers.push((kind, name, spec));
+        self
+    }
+
+    /// Says who takes items and decisions.
+    #[must_use]
+    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
+    /// Says who keeps remembered agreements.
+    #[must_use]
+    pub fn grants(mut self, grants: Arc<dyn Grants>) -> Self {
+        self.grants = Some(grants);
+        self
+    }
+
+    /// Says who keeps labels, history, counters and pins; [`wire::open_state`] opens the user's.
+    #[must_use]
+    pub fn state(mut self, state: Arc<dyn PolicyState>) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Says how long an answer of a person is waited for, whatever the layers say.
+    #[must_use]
+    pub fn ask_deadline(mut self, deadline: Duration) -> Self {
+        self.ask_deadline = Some(deadline);
+        self
+    }
+
+    /// Reads the layers, loads their components and starts the servers; returns while those are starting.
+    ///
+    /// # Errors
+    /// [`NotBuilt`]. What is wrong with single entries is in [`Built::resolved`].
+    pub async fn start(self) -> Result<Built, NotBuilt> {
+        let (places, session) = (self.places, self.session);
+        let loading = tokio::task::spawn_blocking(move || {
+            let mut reloader = Reloader::new(places, session, Engine::on_demand()?);
+            Ok::<_, EngineError>(reloader.load(Instant::now()))
+        });
+        let Loaded { resolved, policies, calls, .. } = loading.await.map_err(|_broken| NotBuilt::BrokenOff)??;
+        if !policies.refusals.is_empty() {
+            return Err(NotBuilt::Refused(policies.refusals));
+        }
+        let recorder = self.recorder.unwrap_or_else(|| Arc::new(Fanout::new(Vec::new())));
+        let state = self.state.unwrap_or_else(|| Arc::new(in_memory()));
+        let mut parts = wire::host_parts(&resolved, policies, &calls, recorder, None, state);
+        for (kind, name, spec) in self.servers {
+            overlay::add(&mut parts.servers, &parts.disabled, &resolved, kind, (name, spec))?;
+        }
+        parts.grants = self.grants.unwrap_or(parts.grants);
+        parts.ask_deadline = self.ask_deadline.or(parts.ask_deadline);
+        Ok(Built { host: Host::start(parts), resolved: Arc::new(resolved) })
+    }
+}
+
+/// Describes a server that the embedder brings. Its hints count for what `may_relax` says (R9); everything else is as for a
+/// server of which a configuration says nothing.
+#[must_use]
+pub fn server_of(name: &ServerName, upstream: Arc<dyn Upstream>, may_relax: bool) -> ServerSpec {
+    let identity = ServerIdentity(Digest::of_parts([b"embedded".as_slice(), name.as_str().as_bytes()]));
+    ServerSpec {
+        upstream,
+        identity,
+        config: identity.0,
+        view: ServerView::embedded(TIMEOUT, may_relax),
+        connectors: BTreeMap::new(),
+        filter: Arc::new(|_| true),
+        required: false,
+        startup_timeout: TIMEOUT,
+        back_off: BackOff::default(),
+    }
+}
