@@ -2,10 +2,13 @@
 //! definitions, and to the same call the same answer, byte for byte.
 //!
 //! Every server is started twice with the same configuration and a state of its own, once behind `portcullis serve` and
-//! once for a client that shares no code with it. Needs what `.ci/run` installs ([`crate::support::installed`]).
+//! once for a client that shares no code with it. What a model is given of them is in `specs.rs`, that their tools are found
+//! in `finding.rs`. Needs what `.ci/run` installs ([`crate::support::installed`]).
 
 mod calls;
+mod finding;
 mod servers;
+mod specs;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -67,11 +70,11 @@ struct Direct {
     listening: Vec<Child>,
 }
 
-/// Starts everything and returns the direct sides and the client of the gateway.
-async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient) {
+/// Starts the direct sides of these servers, and returns them with the gateway's tables of the same.
+async fn start(place: &Place, installed: &Installed, servers: Vec<Server>) -> (Vec<Direct>, String) {
     fs::create_dir_all(place.path("home")).unwrap();
     let (mut directs, mut config) = (Vec::new(), String::new());
-    for server in servers::all() {
+    for server in servers {
         let folders = ["direct", "gateway"].map(|side| place.path(side).join(server.name));
         let ports = [free_port(), free_port()];
         let launches = [0, 1].map(|side| server.prepare(installed, &folders[side], ports[side]));
@@ -88,25 +91,28 @@ async fn start(place: &Place, installed: &Installed) -> (Vec<Direct>, RawClient)
         };
         directs.push(Direct { server, client, tools: Vec::new(), folders, ports, listening });
     }
-    let mut gateway = RawClient::start(configured(place, &config));
-    gateway.initialize(&declared()).await;
-    futures::future::join_all(directs.iter_mut().map(|direct| async {
-        direct.client.initialize(&declared()).await;
-    }))
-    .await;
-    (directs, gateway)
+    let greeted = directs.iter_mut().map(|direct| async { direct.client.initialize(&declared()).await });
+    futures::future::join_all(greeted).await;
+    (directs, config)
 }
 
-/// The gateway with this configuration.
-fn configured(place: &Place, config: &str) -> Command {
+/// Starts the gateway with this configuration and returns its client.
+async fn serve(place: &Place, config: &str) -> RawClient {
+    let mut gateway = RawClient::start(configured(place, config, &["serve"]));
+    gateway.initialize(&declared()).await;
+    gateway
+}
+
+/// A command of ours with this configuration.
+fn configured(place: &Place, config: &str, args: &[&str]) -> Command {
     let user = place.path("config/portcullis");
     fs::create_dir_all(&user).unwrap();
     let file = user.join("config.toml");
     fs::write(&file, config).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let mut gateway = place.command(env!("CARGO_BIN_EXE_portcullis"));
-    gateway.arg("serve").env("XDG_CONFIG_HOME", place.path("config")).env("XDG_STATE_HOME", place.path("state"));
-    gateway
+    let mut command = place.command(env!("CARGO_BIN_EXE_portcullis"));
+    command.args(args).env("XDG_CONFIG_HOME", place.path("config")).env("XDG_STATE_HOME", place.path("state"));
+    command
 }
 
 /// A server's table in the configuration. Its calls run without anybody being asked.
@@ -260,7 +266,8 @@ fn left_over(directs: &[Direct]) -> Vec<String> {
 async fn every_server_behind_the_gateway_is_byte_for_byte_what_it_is_directly() {
     let Some(installed) = Installed::with(&NEEDED) else { return };
     let place = Place(tempfile::tempdir().unwrap());
-    let (mut directs, mut gateway) = start(&place, &installed).await;
+    let (mut directs, config) = start(&place, &installed, servers::all()).await;
+    let mut gateway = serve(&place, &config).await;
     let listed = settled(&mut directs, &mut gateway).await;
     assert_eq!(left_over(&directs), Vec::<String>::new(), "these are in a table, and no server lists them");
 
@@ -330,8 +337,7 @@ async fn pitfall_1_a_stateless_hop_changes_no_value_of_an_answer() {
             1,
         ));
     }
-    let mut gateway = RawClient::start(configured(&place, &config));
-    gateway.initialize(&declared()).await;
+    let mut gateway = serve(&place, &config).await;
     let zones = r#"{"source_timezone":"UTC","time":"12:00","target_timezone":"Asia/Tokyo"}"#;
     let calls = [
         ("fast", "add", r#"{"a":1,"b":2}"#),

@@ -47,6 +47,11 @@ pub(super) fn all() -> Vec<Server> {
     kinds.map(stdio).into_iter().chain(http).collect()
 }
 
+/// Those that others wrote: all but the scripted ones.
+pub(super) fn real() -> Vec<Server> {
+    all().into_iter().filter(|server| !["ours", "odd"].contains(&server.kind)).collect()
+}
+
 /// A server's process: program, arguments, and what is in its environment beside `HOME` and `PATH`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Launch {
