@@ -115,7 +115,8 @@ fn configured(place: &Place, config: &str, args: &[&str]) -> Command {
     command
 }
 
-/// A server's table in the configuration. Its calls run without anybody being asked.
+/// A server's table in the configuration. Its calls run without anybody being asked, and whatever their arguments are: what
+/// the server answers to wrong ones is compared, too.
 fn table(server: Server, launch: &Launch, port: u16) -> String {
     // A JSON text is a TOML text, too.
     let text = |value: &str| Value::from(value).to_string();
@@ -128,7 +129,7 @@ fn table(server: Server, launch: &Launch, port: u16) -> String {
         // The direct side shakes hands, so the hop behind the gateway does, too.
         Over::Http => format!("url = {}\nlifecycle = \"legacy\"", text(&url(port))),
     };
-    let rest = "startup_timeout_sec = 120\ndefault_tools_approval_mode = \"approve\"";
+    let rest = "startup_timeout_sec = 120\ndefault_tools_approval_mode = \"approve\"\ncheck_arguments = false";
     format!("[mcp_servers.{}]\n{how}\n{rest}\n\n", server.name)
 }
 
