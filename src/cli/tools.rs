@@ -121,6 +121,11 @@ impl View {
     }
 }
 
+/// Why the input schema cannot check arguments, if so.
+fn unchecked(tool: &CatalogTool) -> Option<String> {
+    tool.definition.unchecked().map(|why| shown(&why.to_string(), 300))
+}
+
 /// What the schema's conversion has changed or cut, a sentence each.
 fn changes(spec: &ToolSpec) -> Vec<String> {
     let repaired = spec.schema.repairs.iter().map(|repair| format!("at `{}`: {}", repair.pointer, repair.what));
@@ -186,6 +191,9 @@ fn row(view: &View, tool: &CatalogTool, width: usize) -> String {
     let (exposure, reason) = view.exposure(tool);
     let mut out = field(2, &format!("{raw}:"), &format!("{} ({exposure})", view.name(tool)), width);
     out.push_str(&field(4, "because", &reason, width));
+    if let Some(why) = unchecked(tool) {
+        out.push_str(&field(4, "unchecked", &format!("arguments are not checked before the call: {why}"), width));
+    }
     for change in view.spec(tool).map(changes).into_iter().flatten() {
         out.push_str(&field(4, "changed", &change, width));
     }
@@ -216,6 +224,7 @@ fn machine(view: &View, servers: &[ServerStatus], warnings: &[&Problem]) -> Valu
             "reason": reason,
             "hints": tool.hints,
             "definition": tool.definition.digest(),
+            "unchecked": unchecked(tool),
         });
         let more = match view {
             View::Mcp(_) => json!({ "name": tool.flat }),

@@ -9,6 +9,7 @@ mod agent;
 mod apps;
 mod architecture;
 mod bad_policies;
+mod bad_tools;
 mod barrier;
 mod baseline;
 mod cli;
