@@ -4,7 +4,7 @@ use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
@@ -20,8 +20,10 @@ pub(super) const BUSY: Duration = Duration::from_secs(1);
 const APPLICATION: i64 = 0x5043_7374;
 /// Readable or writable by group or others.
 const SHARED: u32 = 0o077;
-/// How often opening is tried while other processes open the same file for the first time.
-const TRIES: usize = 5;
+/// How long opening is tried again while other processes open the same file for the first time.
+const OPENING: Duration = Duration::from_secs(5);
+/// How long each pause is meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Each brings the file from one version to the next. Released ones never change.
 const MIGRATIONS: [&str; 1] = ["
@@ -135,13 +137,14 @@ pub(super) fn connection(folder: &Path, user: u32) -> Result<Connection, OpenSta
     let file = folder.join(FILE);
     check_folder(folder, user)?;
     check_file(&file, user)?;
-    let mut tries = 0;
+    let begun = Instant::now();
     loop {
-        tries += 1;
         match connect(&file) {
             Ok(connection) => return Ok(connection),
-            // Two processes that make one file at once cannot always wait for each other.
-            Err(OpenStateError::Failed { source, .. }) if is_busy(&source) && tries < TRIES => {}
+            // Of processes that make one file at once, SQLite does not let every one wait: it would be for each other.
+            Err(OpenStateError::Failed { source, .. }) if is_busy(&source) && begun.elapsed() < OPENING => {
+                std::thread::sleep(PAUSE);
+            }
             Err(error) => return Err(error),
         }
     }
