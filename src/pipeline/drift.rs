@@ -9,11 +9,12 @@
 //! leave nothing of is asked about every time.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use similar::TextDiff;
 
 use super::bind::noted::Stated;
@@ -34,8 +35,13 @@ pub const RULE: &str = "definition-changed";
 pub const MAX_LINES: usize = 200;
 /// The most characters of one line; a longer one goes on in the next.
 const WIDTH: usize = 160;
-/// The most members and tools that a reason names.
-const NAMED: usize = 8;
+/// The most lines of one definition that are compared; the time of a comparison grows with their square.
+const MAX_COMPARED: usize = 2_000;
+/// The most other tools of a server that are looked at for one question; the rest is asked about when it is called.
+const MAX_OTHERS: usize = 64;
+/// The members of a definition that a reason may name. Any other name is the server's own word, and no sanitiser has seen it.
+const MEMBERS: [&str; 9] =
+    ["title", "description", "inputSchema", "outputSchema", "annotations", "execution", "icons", "_meta", "name"];
 
 /// The definitions that are known to be accepted, so that most calls need not read the state.
 #[derive(Default)]
@@ -89,22 +95,25 @@ impl Drift {
             }
             Some(pin) => pin,
         };
-        let mut changed = vec![(Arc::clone(tool), before)];
         let others = eyes.others(tool);
         let pinned = stated.pinned(others.iter().map(|other| other.reference()).collect()).await?;
         let differ = others.into_iter().zip(pinned).filter_map(|(other, pin)| Some((other, pin?)));
-        changed.extend(differ.filter(|(other, pin)| pin.digest != other.definition.digest()));
+        let others: Vec<_> = differ.filter(|(other, pin)| pin.digest != other.definition.digest()).collect();
 
         let mut told = Told::default();
-        let mut accepts = Vec::new();
-        for (tool, before) in &changed {
-            if told.change(eyes, tool, before).await {
-                accepts.push((tool.reference(), pin(tool)));
+        told.called(eyes, tool, &before).await;
+        for (other, before) in others.iter().take(MAX_OTHERS) {
+            if told.full {
+                break;
+            }
+            // What is hidden from this caller is not there, and so has not changed either (R25).
+            if !eyes.hides(other).await {
+                told.other(eyes, other, before).await;
             }
         }
-        let before = changed.first().and_then(|(_, before)| ToolDefinition::parse(&before.definition).ok());
-        let reason = Reason { rule: RuleId::parse(RULE), text: sentence(tool, before.as_ref(), changed.len() - 1) };
-        Ok(Self { accepts: accepts.into(), reason: Some(reason), lines: told.lines.into() })
+        let before = ToolDefinition::parse(&before.definition).ok();
+        let reason = Reason { rule: RuleId::parse(RULE), text: sentence(tool, before.as_ref(), told.others) };
+        Ok(Self { accepts: told.accepts.into(), reason: Some(reason), lines: told.lines.into() })
     }
 
     /// A reviewer whose questions show what changed.
@@ -124,11 +133,7 @@ fn pin(tool: &CatalogTool) -> Pin {
 fn sentence(tool: &CatalogTool, before: Option<&ToolDefinition>, others: usize) -> String {
     let mut out = "the tool's definition changed since it was accepted".to_owned();
     if let Some(before) = before {
-        let (was, is) = (before.value(), tool.definition.value());
-        let keys: BTreeSet<&String> = was.keys().chain(is.keys()).filter(|key| was.get(*key) != is.get(*key)).collect();
-        let named: Vec<String> = keys.iter().take(NAMED).map(|key| format!("`{}`", text::shown(key, 40))).collect();
-        let more = if keys.len() > NAMED { " and more" } else { "" };
-        out.push_str(&format!(" ({}{more})", named.join(", ")));
+        out.push_str(&format!(" ({})", differing(before.value(), tool.definition.value()).join(", ")));
         let relaxed = relaxed(before.hints(), tool.definition.hints());
         if !relaxed.is_empty() {
             out.push_str(&format!("; hints that relax: {}", relaxed.join(", ")));
@@ -142,6 +147,14 @@ fn sentence(tool: &CatalogTool, before: Option<&ToolDefinition>, others: usize) 
     text::prefix(&out, MAX_REASON).to_owned()
 }
 
+fn differing(was: &Map<String, Value>, is: &Map<String, Value>) -> Vec<String> {
+    let keys: BTreeSet<&str> = was.keys().chain(is.keys()).map(String::as_str).collect();
+    let differ = keys.into_iter().filter(|key| was.get(*key) != is.get(*key));
+    let (known, other): (Vec<&str>, Vec<&str>) = differ.partition(|key| MEMBERS.contains(key));
+    let known = known.into_iter().map(|key| format!("`{key}`"));
+    known.chain((!other.is_empty()).then(|| "something of the server's own".to_owned())).collect()
+}
+
 /// The hints that say less danger than before.
 fn relaxed(was: Hints, is: Hints) -> Vec<&'static str> {
     let rows = [
@@ -153,76 +166,111 @@ fn relaxed(was: Hints, is: Hints) -> Vec<&'static str> {
     rows.into_iter().filter(|(relaxed, _)| *relaxed).map(|(_, words)| words).collect()
 }
 
-/// The lines of a question.
+/// What a question tells, at most [`MAX_LINES`] and one that says how many more there are.
 #[derive(Default)]
 struct Told {
     lines: Vec<String>,
+    accepts: Vec<(ToolRef, Pin)>,
+    others: usize,
     full: bool,
 }
 
 impl Told {
-    /// Adds what changed of one tool; tells whether it is there whole.
-    async fn change(&mut self, eyes: &Eyes, tool: &CatalogTool, before: &Pin) -> bool {
-        if self.full {
-            return false;
+    /// Adds what changed of the tool that is called.
+    async fn called(&mut self, eyes: &Eyes, tool: &CatalogTool, before: &Pin) {
+        match changes(eyes, tool, before).await {
+            Some(lines) => self.add(tool, lines),
+            None => {
+                let name = text::shown(&tool.reference().to_string(), WIDTH);
+                self.lines.push(format!(
+                    "{name}: what changed is too much or may not be shown; it is asked about every time"
+                ));
+            }
         }
-        let name = text::shown(&tool.reference().to_string(), WIDTH);
-        let seen = async {
-            let before = Arc::new(ToolDefinition::parse(&before.definition).ok()?);
-            // Both without paths in the place of files: a person is shown what the server says.
-            let (was, is) = (
-                CatalogTool { definition: before, files: None, ..tool.clone() },
-                CatalogTool { files: None, ..tool.clone() },
-            );
-            Some((eyes.look_at(&was).await.ok()?, eyes.look_at(&is).await.ok()?))
-        };
-        let lines = match seen.await {
-            Some((was, is)) => diff(was.value(), is.value()),
-            None => Vec::new(),
-        };
-        if lines.is_empty() {
-            self.lines.push(format!("{name}: what changed may not be shown, so it is asked about every time"));
-            return false;
+    }
+
+    /// Adds what changed of another tool of its server, if that can be shown.
+    async fn other(&mut self, eyes: &Eyes, tool: &CatalogTool, before: &Pin) {
+        if let Some(lines) = changes(eyes, tool, before).await {
+            self.others += 1;
+            self.add(tool, lines);
         }
+    }
+
+    fn add(&mut self, tool: &CatalogTool, lines: Vec<String>) {
         let room = MAX_LINES.saturating_sub(self.lines.len() + 1);
-        self.full = lines.len() > room;
-        self.lines.push(name);
         let left = lines.len().saturating_sub(room);
+        self.lines.push(text::shown(&tool.reference().to_string(), WIDTH));
         self.lines.extend(lines.into_iter().take(room));
-        if self.full {
+        self.full = left > 0 || self.lines.len() >= MAX_LINES;
+        if left > 0 {
             self.lines.push(format!("… {left} more lines; what is not shown whole is asked about again"));
+        } else {
+            self.accepts.push((tool.reference(), pin(tool)));
         }
-        !self.full
     }
 }
 
-/// The lines that differ, with one on each side of them. Keys are sorted: their order means nothing.
-fn diff(was: &serde_json::Map<String, Value>, is: &serde_json::Map<String, Value>) -> Vec<String> {
-    let (was, is) = (readable(was), readable(is));
+/// What changed of a tool; none where nothing of it may be shown, or it is too much to compare.
+async fn changes(eyes: &Eyes, tool: &CatalogTool, before: &Pin) -> Option<Vec<String>> {
+    let before = Arc::new(ToolDefinition::parse(&before.definition).ok()?);
+    // Both without paths in the place of files: a person is shown what the server says.
+    let was = CatalogTool { definition: before, files: None, ..tool.clone() };
+    let is = CatalogTool { files: None, ..tool.clone() };
+    let (was, is) = (eyes.look_at(&was).await.ok()?, eyes.look_at(&is).await.ok()?);
+    diff(was.value(), is.value()).filter(|lines| !lines.is_empty())
+}
+
+/// The lines that differ, with one on each side of them; none for what is too long to compare. Keys are sorted: their order
+/// means nothing.
+fn diff(was: &Map<String, Value>, is: &Map<String, Value>) -> Option<Vec<String>> {
+    let (was, is) = (readable(was)?, readable(is)?);
     let diff = TextDiff::from_lines(&was, &is);
     let mut unified = diff.unified_diff();
     let unified = unified.context_radius(1).missing_newline_hint(false).to_string();
     // The places are of a text that nobody has.
-    unified.lines().filter(|line| !line.starts_with("@@")).map(|line| text::shown(line, WIDTH + 1)).collect()
+    let lines = unified.lines().filter(|line| !line.starts_with("@@"));
+    Some(lines.map(|line| text::shown(line, WIDTH + 1)).collect())
 }
 
-fn readable(definition: &serde_json::Map<String, Value>) -> String {
+/// A definition on at most [`MAX_COMPARED`] lines of at most [`WIDTH`] characters, none if it has more.
+fn readable(definition: &Map<String, Value>) -> Option<String> {
     let mut value = Value::Object(definition.clone());
     value.sort_all_objects();
-    let text = serde_json::to_string_pretty(&value).unwrap_or_default();
-    let mut out = String::with_capacity(text.len() + 1);
+    let mut pretty = Bounded(Vec::new());
+    serde_json::to_writer_pretty(&mut pretty, &value).ok()?;
+    let text = String::from_utf8(pretty.0).ok()?;
+    let (mut out, mut lines) = (String::with_capacity(text.len() + 1), 0);
     for line in text.lines() {
         let mut rest = line;
         while let Some((at, _)) = rest.char_indices().nth(WIDTH) {
             let (piece, more) = rest.split_at(at);
             out.push_str(piece);
             out.push('\n');
-            rest = more;
+            (rest, lines) = (more, lines + 1);
         }
         out.push_str(rest);
         out.push('\n');
+        lines += 1;
     }
-    out
+    (lines <= MAX_COMPARED).then_some(out)
+}
+
+/// Takes as many bytes as [`MAX_COMPARED`] full lines may have: what is deep has far more on its lines than in its own text.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len().saturating_add(bytes.len()) > MAX_COMPARED * WIDTH * 4 {
+            return Err(io::Error::other("too long to compare"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 struct Telling {

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn lines(was: &Value, is: &Value) -> Vec<String> {
-    diff(was.as_object().unwrap(), is.as_object().unwrap())
+    diff(was.as_object().unwrap(), is.as_object().unwrap()).unwrap()
 }
 
 #[test]
@@ -32,4 +32,24 @@ fn a_hint_that_says_less_danger_is_named_and_one_that_says_more_is_not() {
     assert!(relaxed(safe, none).is_empty() && relaxed(safe, safe).is_empty());
     let unsafe_now = Hints { read_only: Some(false), destructive: Some(true), ..none };
     assert!(relaxed(none, unsafe_now).is_empty());
+}
+
+#[test]
+fn what_is_long_or_deep_is_not_compared() {
+    let deep = (0..100).fold(json!(1), |inner, _| json!([inner, 1]));
+    let many = json!({ "description": "x", "inputSchema": { "enum": vec![1; MAX_COMPARED] } });
+    let wide = json!({ "description": "x".repeat((MAX_COMPARED + 1) * WIDTH) });
+    let bulky = json!({ "inputSchema": vec![deep; 10_000] });
+    for long in [many, wide, bulky] {
+        assert_eq!(diff(long.as_object().unwrap(), &Map::new()), None);
+        assert_eq!(diff(&Map::new(), long.as_object().unwrap()), None);
+    }
+}
+
+#[test]
+fn r31_a_reason_names_no_member_by_the_servers_own_word() {
+    let was = json!({ "name": "t", "description": "a" });
+    let is = json!({ "name": "t", "description": "b", "CANARY7": 1 });
+    let named = differing(was.as_object().unwrap(), is.as_object().unwrap());
+    assert_eq!(named, ["`description`", "something of the server's own"]);
 }

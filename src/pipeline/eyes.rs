@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::admit::catalog::Catalog;
+use super::consent::connector;
 use super::emit::sanitise::{Definitions, ShownDefinition, Unshown, Viewer};
 use super::{CallRequest, Pipeline};
 use crate::model::caller::Caller;
@@ -48,14 +49,22 @@ impl Eyes {
         self.definitions.look_at(tool, self.catalog.current().policies(), &self.viewer()).await
     }
 
-    /// Returns the other tools of a tool's server.
+    /// Returns the other tools of a tool's server that a model may see.
     pub(super) fn others(&self, tool: &CatalogTool) -> Vec<Arc<CatalogTool>> {
         let snapshot = self.catalog.current();
-        let others = snapshot
-            .tools()
-            .iter()
-            .filter(|other| other.server == tool.server && other.definition.name() != tool.definition.name());
+        let others = snapshot.tools().iter().filter(|other| {
+            other.server == tool.server
+                && other.definition.name() != tool.definition.name()
+                && other.definition.is_visible_to_model()
+        });
         others.cloned().collect()
+    }
+
+    /// Whether a connector policy hides a tool from the caller.
+    pub(super) async fn hides(&self, tool: &CatalogTool) -> bool {
+        let snapshot = self.catalog.current();
+        let judged = connector::judge(snapshot.policies(), tool, &self.caller, self.viewer().now_ms).await;
+        !judged.folded.disabled.is_empty()
     }
 
     /// A reviewer whose questions about this tool have its title, as far as the sanitisers leave one. The title is the

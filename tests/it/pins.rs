@@ -7,7 +7,7 @@ use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::ToolRef;
 use portcullis::model::outcome::Code;
-use portcullis::model::verdict::{Remember, RuleId};
+use portcullis::model::verdict::{ConnectorAnswer, Remember, RuleId};
 use portcullis::pipeline::{CallRequest, Would};
 use portcullis::ports::reviewer::Reply;
 use portcullis::ports::sanitiser::Class;
@@ -16,7 +16,7 @@ use portcullis::ports::state::{Pin, PolicyState as _};
 use crate::fakes::Journal;
 use crate::fakes::bench::{Bench, failed, said};
 use crate::fakes::people::{Person, allowed};
-use crate::fakes::policy::{Policies, Scripted, allow};
+use crate::fakes::policy::{Apps, Policies, Scripted, allow};
 use crate::fakes::sanitiser::{Cleaner, bound};
 use crate::fakes::server::{tool, tool_with};
 
@@ -146,4 +146,39 @@ async fn r38_explaining_shows_the_change_and_accepts_nothing() {
         assert!(matches!(explained.would, Would::Ask { .. }), "{:?}", explained.would);
         assert!(explained.changes.iter().any(|line| line.contains("readOnlyHint")), "{:?}", explained.changes);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r25_a_tool_that_is_hidden_from_the_caller_has_not_changed_either() {
+    let off = Apps::by(|facts| {
+        let enabled = Some(facts.tool.tool.as_str() != "write");
+        Ok(ConnectorAnswer { enabled, mode: None, rule: None })
+    });
+    let policies = |on: bool| {
+        let open = Policies::open(&["files", "mail"]);
+        if on { open.app(LayerKind::User, "apps", &off) } else { open }
+    };
+    let bench = accepted(&policies(false)).await;
+    bench.link("calendar").await;
+    bench.redefine(&bench.files, vec![tool_with("write", READS), tool_with("read", READS)]).await;
+    bench.decide_by(&policies(true)).await;
+    let person = agreeing(1);
+    bench.pipeline.run(asking(&bench, &person, "files/read")).await;
+    let text = question_text(&person.questions()[0]);
+    assert!(!text.contains("files/write") && !text.contains("other tool"), "{text}");
+    // Nothing of it was accepted.
+    bench.decide_by(&policies(false)).await;
+    assert_eq!(failed(&bench.pipeline.run(bench.request("files/write", "{}")).await).1, Code::NobodyToAsk);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r31_no_word_of_the_servers_own_is_in_the_reason() {
+    let words = bound(LayerKind::User, "words", &Cleaner::drops("CANARY7"));
+    let bench = accepted(&Policies::open(&["files", "mail"]).cleaning(words)).await;
+    let other = r#"{"name":"write","CANARY7":1,"inputSchema":{"type":"object"}}"#.to_owned();
+    bench.redefine(&bench.files, vec![other, tool("read")]).await;
+    let refused = bench.pipeline.run(bench.request("files/write", "{}")).await;
+    assert!(!said(&refused).contains("CANARY7"), "{}", said(&refused));
+    let decisions = bench.tape.decisions();
+    assert!(!format!("{:?}", decisions.last().unwrap().decision.folded).contains("CANARY7"));
 }
