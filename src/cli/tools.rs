@@ -116,8 +116,7 @@ impl View {
 
     fn spec(&self, tool: &CatalogTool) -> Option<&ToolSpec> {
         let Self::Responses(step) = self else { return None };
-        let offer = step.offers().iter().find(|offer| offer.handler.tool().reference() == tool.reference());
-        offer.map(|offer| offer.handler.spec())
+        step.offer(&tool.reference()).map(|offer| offer.handler.spec())
     }
 }
 

@@ -11,7 +11,7 @@ use crate::model::tool::CatalogTool;
 use crate::model::verdict::Refusal;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::admit::exposure::{Candidate, Collision, ConnectorSays, Exposed, Exposing, Exposures, expose};
-use crate::pipeline::admit::search::{SearchIndex, Searchable};
+use crate::pipeline::admit::search::{SearchIndex, ShownTool};
 use crate::pipeline::admit::spec::ToolSpec;
 use crate::pipeline::emit::sanitise::{ShownDefinition, Unshown};
 
@@ -145,16 +145,16 @@ impl Listing {
     }
 
     /// Returns a tool with the texts that may be shown of it; none for one that is absent.
-    pub(super) fn searchable<'a>(&'a self, tool: &'a Arc<CatalogTool>) -> Option<Searchable<'a>> {
+    pub(super) fn shown_tool<'a>(&'a self, tool: &'a Arc<CatalogTool>) -> Option<ShownTool<'a>> {
         let shown = self.shown(&tool.reference())?;
         let namespace_description = self.namespace_description(tool);
-        Some(Searchable { tool, shown: shown.value(), shown_digest: shown.shown_digest(), namespace_description })
+        Some(ShownTool { tool, shown: shown.value(), shown_digest: shown.shown_digest(), namespace_description })
     }
 
     /// Returns the tools that are found by search, in order.
-    pub(super) fn searched(&self) -> Vec<Searchable<'_>> {
+    pub(super) fn searched(&self) -> Vec<ShownTool<'_>> {
         let searched = self.exposed().filter(|exposed| exposed.exposure.is_searched());
-        searched.filter_map(|exposed| self.searchable(&exposed.tool)).collect()
+        searched.filter_map(|exposed| self.shown_tool(&exposed.tool)).collect()
     }
 
     /// Returns an index of the tools that are found by search, built anew; a session keeps its own.

@@ -17,7 +17,7 @@ use crate::model::sandbox::SandboxState;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::gate::ParallelGate;
 use crate::pipeline::admit::handlers::Handlers;
-use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, Searchable};
+use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, ShownTool};
 use crate::pipeline::consent::connector;
 use crate::pipeline::dispatch::memory::ThreadMemory;
 use crate::pipeline::dispatch::meta::TurnInfo;
@@ -243,7 +243,7 @@ impl Session {
     }
 
     /// Returns an index of these tools: the last one, if it is of just these (catalog-dispatch 3.3 rule 19).
-    pub(super) fn index_of(&self, tools: &[Searchable<'_>]) -> Arc<SearchIndex> {
+    pub(super) fn index_of(&self, tools: &[ShownTool<'_>]) -> Arc<SearchIndex> {
         let mut last = self.index.lock();
         let index = SearchIndex::of(tools, last.as_ref());
         *last = Some(Arc::clone(&index));
@@ -282,7 +282,7 @@ impl Session {
         self.host.served().note(&self.caller, shown);
         let mut served = self.served.lock();
         // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
-        if served.digests.len() > MAX_SERVED {
+        if served.digests.len().max(served.names.len()) > MAX_SERVED {
             *served = Served::default();
         }
         for tool in tools {

@@ -46,6 +46,7 @@ pub struct Step {
     listing: Listing,
     offers: Vec<Offer>,
     by_name: HashMap<(String, String), usize>,
+    by_tool: HashMap<ToolRef, usize>,
     left_out: Vec<(ToolRef, Unconvertible)>,
     index: Arc<SearchIndex>,
 }
@@ -55,6 +56,12 @@ impl Step {
     #[must_use]
     pub fn offers(&self) -> &[Offer] {
         &self.offers
+    }
+
+    /// Returns a tool by its raw identity; none for one that no call can lead to.
+    #[must_use]
+    pub fn offer(&self, tool: &ToolRef) -> Option<&Offer> {
+        self.by_tool.get(tool).and_then(|at| self.offers.get(*at))
     }
 
     /// Returns the tools whose schema no model can be given, each with what is wrong; others of their servers stay.
@@ -217,7 +224,7 @@ impl Session {
         let listing = self.catalog().await;
         let callable = listing.exposed().filter(|exposed| exposed.exposure.is_callable());
         let (callable, tools): (Vec<&Exposed>, Vec<_>) =
-            callable.filter_map(|exposed| Some((exposed, listing.searchable(&exposed.tool)?))).unzip();
+            callable.filter_map(|exposed| Some((exposed, listing.shown_tool(&exposed.tool)?))).unzip();
         let made = self.handlers().lock().of(listing.snapshot(), tools.iter().copied());
         let (mut offers, mut left_out, mut searched) = (Vec::new(), Vec::new(), Vec::new());
         for ((exposed, tool), made) in callable.into_iter().zip(tools).zip(made) {
@@ -229,11 +236,7 @@ impl Session {
                     }
                     offers.push(Offer { handler, exposure, reason });
                 }
-                Err((tool, why)) => {
-                    let (of, error) = (shown(&tool.to_string(), 160), &why);
-                    tracing::warn!(tool = %of, %error, "a tool is left out: no model can be given its schema");
-                    left_out.push((tool, why));
-                }
+                Err(why) => left_out.push((exposed.tool.reference(), why)),
             }
         }
         let index = self.index_of(&searched);
@@ -243,9 +246,10 @@ impl Session {
             ((tool.namespace.as_str().to_owned(), tool.callable.as_str().to_owned()), at)
         };
         let by_name = offers.iter().enumerate().map(name).collect();
+        let by_tool = offers.iter().enumerate().map(|(at, offer)| (offer.handler.tool().reference(), at)).collect();
         let given = |offer: &&Offer| offer.exposure.is_listed() || offer.exposure.is_for_scripts();
         self.note_shown(offers.iter().filter(given).map(|offer| offer.handler.tool()));
-        Step { listing, offers, by_name, left_out, index }
+        Step { listing, offers, by_name, by_tool, left_out, index }
     }
 
     /// Finds tools of a step that are not in the list, and notes that this session has been shown them (R24). At most
@@ -255,8 +259,8 @@ impl Session {
     /// [`BadSearch`], with a text for the model.
     pub fn find(&self, step: &Step, query: &str, limit: Option<usize>) -> Result<FoundTools, BadSearch> {
         let found = step.index.search(query, limit)?;
-        let offer = |tool: &ToolRef| step.offers.iter().find(|offer| offer.handler.tool().reference() == *tool);
-        let offers: Vec<Offer> = found.iter().filter_map(|found| offer(&found.tool.reference()).cloned()).collect();
+        let offers: Vec<Offer> =
+            found.iter().filter_map(|found| step.offer(&found.tool.reference()).cloned()).collect();
         self.note_shown(offers.iter().map(|offer| offer.handler.tool()));
         let namespaces = merge(offers.iter().map(|offer| &*offer.handler.spec().namespace));
         Ok(FoundTools { offers, namespaces })

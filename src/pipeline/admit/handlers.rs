@@ -8,10 +8,11 @@ use std::sync::{Arc, Weak};
 
 use super::catalog::Snapshot;
 use super::schema::Unconvertible;
-use super::search::Searchable;
+use super::search::ShownTool;
 use super::spec::ToolSpec;
 use crate::model::digest::Digest;
 use crate::model::name::ToolRef;
+use crate::model::text;
 use crate::model::tool::CatalogTool;
 
 /// One tool as a model is given it. Immutable.
@@ -19,24 +20,9 @@ use crate::model::tool::CatalogTool;
 pub struct Handler {
     tool: Arc<CatalogTool>,
     spec: ToolSpec,
-    shown: Digest,
-    namespace_description: Option<Arc<str>>,
 }
 
 impl Handler {
-    fn new(of: &Searchable<'_>) -> Result<Self, Unconvertible> {
-        let described = of.namespace_description;
-        let spec = ToolSpec::new(of.tool, of.shown, described.map(AsRef::as_ref))?;
-        let (tool, namespace_description) = (Arc::clone(of.tool), described.cloned());
-        Ok(Self { tool, spec, shown: of.shown_digest, namespace_description })
-    }
-
-    fn is_of(&self, of: &Searchable<'_>) -> bool {
-        Arc::ptr_eq(&self.tool, of.tool)
-            && self.shown == of.shown_digest
-            && self.namespace_description.as_ref() == of.namespace_description
-    }
-
     /// Returns the tool.
     #[must_use]
     pub fn tool(&self) -> &Arc<CatalogTool> {
@@ -50,37 +36,59 @@ impl Handler {
     }
 }
 
+/// A handler, or why no model can be given the tool's schema.
+pub type Made = Result<Arc<Handler>, Unconvertible>;
+
+/// What was made of a tool, and of which texts.
+#[derive(Debug)]
+struct Kept {
+    tool: Arc<CatalogTool>,
+    shown: Digest,
+    namespace_description: Option<Arc<str>>,
+    made: Made,
+}
+
+impl Kept {
+    fn new(of: &ShownTool<'_>) -> Self {
+        let (tool, namespace_description) = (Arc::clone(of.tool), of.namespace_description.cloned());
+        let spec = ToolSpec::new(&tool, of.shown, namespace_description.as_deref());
+        if let Err(error) = &spec {
+            let tool = text::shown(&tool.reference().to_string(), 160);
+            tracing::warn!(tool, %error, "a tool is left out: no model can be given its schema");
+        }
+        let made = spec.map(|spec| Arc::new(Handler { tool: Arc::clone(&tool), spec }));
+        Self { tool, shown: of.shown_digest, namespace_description, made }
+    }
+
+    fn is_of(&self, of: &ShownTool<'_>) -> bool {
+        Arc::ptr_eq(&self.tool, of.tool)
+            && self.shown == of.shown_digest
+            && self.namespace_description.as_ref() == of.namespace_description
+    }
+}
+
 /// The handlers of one session's binding.
 #[derive(Debug, Default)]
 pub struct Handlers {
     binding: Weak<Snapshot>,
-    of: HashMap<ToolRef, Arc<Handler>>,
+    of: HashMap<ToolRef, Kept>,
 }
 
 impl Handlers {
-    /// Returns the handler of each tool, in order; an error for one whose schema no model can be given. With another binding
-    /// than the last time all are new.
-    pub fn of<'a>(
-        &mut self,
-        binding: &Arc<Snapshot>,
-        tools: impl IntoIterator<Item = Searchable<'a>>,
-    ) -> Vec<Result<Arc<Handler>, (ToolRef, Unconvertible)>> {
+    /// Returns what was made of each tool, in order. With another binding than the last time all are made anew.
+    pub fn of<'a>(&mut self, binding: &Arc<Snapshot>, tools: impl IntoIterator<Item = ShownTool<'a>>) -> Vec<Made> {
         if !std::ptr::eq(self.binding.as_ptr(), Arc::as_ptr(binding)) {
             *self = Self { binding: Arc::downgrade(binding), of: HashMap::new() };
         }
-        let one = |tool: Searchable<'_>| {
+        let one = |tool: ShownTool<'_>| {
             let reference = tool.tool.reference();
-            if let Some(handler) = self.of.get(&reference).filter(|handler| handler.is_of(&tool)) {
-                return Ok(Arc::clone(handler));
+            if let Some(kept) = self.of.get(&reference).filter(|kept| kept.is_of(&tool)) {
+                return kept.made.clone();
             }
-            match Handler::new(&tool) {
-                Ok(handler) => {
-                    let handler = Arc::new(handler);
-                    self.of.insert(reference, Arc::clone(&handler));
-                    Ok(handler)
-                }
-                Err(unconvertible) => Err((reference, unconvertible)),
-            }
+            let kept = Kept::new(&tool);
+            let made = kept.made.clone();
+            self.of.insert(reference, kept);
+            made
         };
         tools.into_iter().map(one).collect()
     }

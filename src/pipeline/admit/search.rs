@@ -32,9 +32,9 @@ pub const MAX_TEXT: usize = 4 * 1024;
 /// How many namespaces the search tool names; it says how many more there are.
 pub const MAX_NAMED: usize = 64;
 
-/// A tool to be found, with the texts that may be shown of it.
+/// A tool with the texts that may be shown of it.
 #[derive(Debug, Clone, Copy)]
-pub struct Searchable<'a> {
+pub struct ShownTool<'a> {
     /// The tool.
     pub tool: &'a Arc<CatalogTool>,
     /// Its definition as it may be shown.
@@ -53,7 +53,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_of(&self, searchable: &Searchable<'_>) -> bool {
+    fn is_of(&self, searchable: &ShownTool<'_>) -> bool {
         let same_text = match (&self.namespace_description, searchable.namespace_description) {
             (None, None) => true,
             (Some(mine), Some(other)) => Arc::ptr_eq(mine, other) || mine == other,
@@ -110,7 +110,7 @@ impl SearchIndex {
     /// Returns an index of these tools: the previous one if it has the same tools in the same order, each by identity,
     /// with the same texts shown (rule 19). Time and memory grow with the texts.
     #[must_use]
-    pub fn of(tools: &[Searchable<'_>], previous: Option<&Arc<Self>>) -> Arc<Self> {
+    pub fn of(tools: &[ShownTool<'_>], previous: Option<&Arc<Self>>) -> Arc<Self> {
         if let Some(previous) = previous
             && previous.entries.len() == tools.len()
             && previous.entries.iter().zip(tools).all(|(entry, tool)| entry.is_of(tool))
@@ -258,7 +258,7 @@ fn distinct(mut embedding: Embedding<u64>) -> Embedding<u64> {
 }
 
 /// The text of rule 17, with the gateway's name beside the flat one, and whether all of it is there.
-fn text_of(searchable: &Searchable<'_>) -> (String, bool) {
+fn text_of(searchable: &ShownTool<'_>) -> (String, bool) {
     let (tool, shown) = (searchable.tool, searchable.shown);
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let title = match text(shown.get("title")) {

@@ -27,13 +27,13 @@ fn tool(server: &str, name: &str, description: &str, properties: &[&str]) -> Arc
     })
 }
 
-fn searchable(tool: &Arc<CatalogTool>) -> Searchable<'_> {
+fn shown_tool(tool: &Arc<CatalogTool>) -> ShownTool<'_> {
     let definition = &tool.definition;
-    Searchable { tool, shown: definition.value(), shown_digest: definition.digest(), namespace_description: None }
+    ShownTool { tool, shown: definition.value(), shown_digest: definition.digest(), namespace_description: None }
 }
 
 fn index(tools: &[Arc<CatalogTool>]) -> Arc<SearchIndex> {
-    SearchIndex::of(&tools.iter().map(searchable).collect::<Vec<_>>(), None)
+    SearchIndex::of(&tools.iter().map(shown_tool).collect::<Vec<_>>(), None)
 }
 
 fn names(found: &[Found]) -> Vec<String> {
@@ -131,11 +131,11 @@ fn each_text_of_rule_17_leads_to_its_tool() {
     let others: Vec<_> = (0..3).map(|i| tool("others", &format!("t{i}"), "nothing", &[])).collect();
     let shown = json!({"name": "raw-alpha", "title": "hotel", "description": "does bravo",
         "inputSchema": {"properties": {"charlie": {"description": "hidden"}}}});
-    let mut all: Vec<_> = others.iter().map(searchable).collect();
-    all.push(Searchable {
+    let mut all: Vec<_> = others.iter().map(shown_tool).collect();
+    all.push(ShownTool {
         shown: shown.as_object().unwrap(),
         namespace_description: Some(&instructions),
-        ..searchable(&found_by)
+        ..shown_tool(&found_by)
     });
     let index = SearchIndex::of(&all, None);
     for query in
@@ -151,11 +151,11 @@ fn r31_what_is_not_shown_is_not_searched() {
     let tool = tool("s", "plain", "the password is hunter2", &[]);
     let shown = json!({"name": "plain", "description": "the password is [removed]"});
     let cleaned =
-        Searchable { shown: shown.as_object().unwrap(), shown_digest: Digest::of(b"cleaned"), ..searchable(&tool) };
+        ShownTool { shown: shown.as_object().unwrap(), shown_digest: Digest::of(b"cleaned"), ..shown_tool(&tool) };
     let index = SearchIndex::of(&[cleaned], None);
     assert!(index.search("hunter2", None).unwrap().is_empty());
     assert_eq!(index.search("removed", None).unwrap().len(), 1);
-    let before = SearchIndex::of(&[searchable(&tool)], None);
+    let before = SearchIndex::of(&[shown_tool(&tool)], None);
     assert!(!Arc::ptr_eq(&SearchIndex::of(&[cleaned], Some(&before)), &before), "another text needs another index");
 }
 
@@ -164,7 +164,7 @@ fn an_index_is_reused_for_the_same_tools_in_the_same_order_alone() {
     let tools: Vec<_> = ["a", "b"].map(|name| tool("s", name, "text", &[])).into();
     let first = index(&tools);
     let again =
-        |tools: &[Arc<CatalogTool>]| SearchIndex::of(&tools.iter().map(searchable).collect::<Vec<_>>(), Some(&first));
+        |tools: &[Arc<CatalogTool>]| SearchIndex::of(&tools.iter().map(shown_tool).collect::<Vec<_>>(), Some(&first));
     assert!(Arc::ptr_eq(&again(&tools), &first));
     let swapped: Vec<_> = tools.iter().rev().cloned().collect();
     assert!(!Arc::ptr_eq(&again(&swapped), &first));
@@ -172,10 +172,8 @@ fn an_index_is_reused_for_the_same_tools_in_the_same_order_alone() {
     let equal = vec![Arc::new((*tools[0]).clone()), Arc::clone(&tools[1])];
     assert!(!Arc::ptr_eq(&again(&equal), &first), "an equal tool is not the same one");
     let instructions = Arc::<str>::from("more");
-    let described: Vec<_> = tools
-        .iter()
-        .map(|tool| Searchable { namespace_description: Some(&instructions), ..searchable(tool) })
-        .collect();
+    let described: Vec<_> =
+        tools.iter().map(|tool| ShownTool { namespace_description: Some(&instructions), ..shown_tool(tool) }).collect();
     let with = SearchIndex::of(&described, Some(&first));
     assert!(!Arc::ptr_eq(&with, &first));
     assert!(Arc::ptr_eq(&SearchIndex::of(&described, Some(&with)), &with));
@@ -225,7 +223,7 @@ fn work_grows_with_the_number_of_tools() {
             (0..n).map(|i| tool("s", &format!("tool_{i}"), &"again and again ".repeat(50), &[])).collect();
         let index = index(&tools);
         let embed = |tool: &Arc<CatalogTool>| {
-            let words = words(&text_of(&searchable(tool)).0).join(" ");
+            let words = words(&text_of(&shown_tool(tool)).0).join(" ");
             distinct(index.embedder.embed(&words)).0.len()
         };
         tools.iter().map(embed).sum::<usize>()
