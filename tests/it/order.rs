@@ -156,6 +156,16 @@ async fn m1_the_request_says_its_call_its_turn_and_its_thread() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_this_host_vouches_for_is_not_the_clients_to_say() {
+    let bench = Bench::open().await;
+    let ours =
+        ["callId", "threadId", "plugin_id", "_codex_apps", "codex_bridge_mcp_call_id", "codex/x", "portcullis/x"];
+    let claimed: Map<String, Value> = ours.iter().map(|key| ((*key).to_owned(), json!("claimed"))).collect();
+    let (_, meta) = meta_with(&bench, turn(Value::Object(claimed))).await;
+    assert!(meta.values().all(|value| value != "claimed"), "{meta:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn m2_a_plugins_server_is_told_its_plugin() {
     let bench = Bench::open().await;
     bench.change(&bench.files, |published| published.view.plugin = Some("sample@test".into()));
@@ -218,13 +228,13 @@ async fn m8_a_server_that_is_not_the_apps_server_claims_no_connector_and_gets_no
     assert!(!tool.definition.verbatim().contains("Calendar"), "{}", tool.definition.verbatim());
 }
 
-/// A read-only sandbox whose turn is in `/work/my project`, and whose environment `far` is in `/far`.
+/// A read-only sandbox whose turn is in `/place/my project`, and whose environment `far` is in `/far`.
 fn sandboxed() -> TurnInfo {
     let uri = |path: &str| DirectoryUri::of(Path::new(path)).unwrap();
     let state = SandboxState {
         permission_profile: json!({"type": "read-only"}),
         directories: [("far".to_owned(), uri("/far"))].into(),
-        directory: Some(uri("/work/my project")),
+        directory: Some(uri("/place/my project")),
         ..SandboxState::default()
     };
     TurnInfo { sandbox: Some(Arc::new(state)), ..turn(json!({})) }
@@ -247,7 +257,7 @@ async fn m6_a_server_that_asked_for_it_is_told_the_sandbox_with_its_directory_as
         json!({"permissionProfile": {"type": "read-only"}, "codexLinuxSandboxExe": null,
         "sandboxCwd": cwd, "useLegacyLandlock": false})
     };
-    for (environment, cwd) in [("local", "file:///work/my%20project"), ("far", "file:///far")] {
+    for (environment, cwd) in [("local", "file:///place/my%20project"), ("far", "file:///far")] {
         let (_, meta) = meta_with(&asking_bench(environment).await, sandboxed()).await;
         assert_eq!(meta["codex/sandbox-state-meta"], told(cwd), "{environment}");
     }

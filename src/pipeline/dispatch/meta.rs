@@ -37,7 +37,7 @@ impl TurnInfo {
 /// Keys that a client's `_meta` may not carry to an upstream: those that mean something on one hop only, and those by
 /// which an upstream is told what this host vouches for.
 fn is_not_the_clients(key: &str) -> bool {
-    const OURS: [&str; 5] = ["callId", "threadId", "plugin_id", TURN, APPS];
+    const OURS: [&str; 6] = ["callId", "threadId", "plugin_id", TURN, APPS, "codex_bridge_mcp_call_id"];
     const PREFIXES: [&str; 3] = ["io.modelcontextprotocol/", "portcullis/", "codex/"];
     key == "progressToken" || OURS.contains(&key) || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
