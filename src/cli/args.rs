@@ -109,7 +109,8 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   portcullis tools
-  portcullis tools --for responses --format json")]
+  portcullis tools --for responses --format json
+  portcullis tools --search")]
     Tools {
         /// Whose names to show: those of the gateway's clients, or namespaces and names for a Responses model
         #[arg(long = "for", value_enum, default_value_t = Audience::Mcp, value_name = "AUDIENCE")]

@@ -95,6 +95,19 @@ pub struct SessionSources {
     pub embedded: Vec<EmbeddedLayer>,
 }
 
+impl SessionSources {
+    /// Layers without files of their own, as TOML texts, weak or strong in any order. What they name is relative to `folder`.
+    #[must_use]
+    pub fn of_texts(layers: &[(LayerKind, &str)], folder: &Path) -> Self {
+        let layer = |(kind, text): &(LayerKind, &str)| EmbeddedLayer {
+            kind: *kind,
+            text: (*text).to_owned(),
+            folder: folder.to_owned(),
+        };
+        Self { embedded: layers.iter().map(layer).collect(), ..Self::default() }
+    }
+}
+
 /// A layer without a file of its own. A project's is in force without trust, since the embedder put it there, and is
 /// granted nothing.
 #[derive(Clone)]

@@ -109,15 +109,10 @@ pub(super) fn resolve(layers: &[Layer], problems: &mut Vec<Problem>) -> Option<F
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EmbeddedLayer, Places, Resolved, SessionSources, load};
+    use crate::config::{Places, Resolved, SessionSources, load};
 
     fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
-        let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
-            kind: *kind,
-            text: (*text).to_owned(),
-            folder: std::env::temp_dir(),
-        });
-        load(&Places::nowhere(), &SessionSources { embedded: embedded.collect(), ..SessionSources::default() })
+        load(&Places::nowhere(), &SessionSources::of_texts(layers, &std::env::temp_dir()))
     }
 
     const USER: &str = "[files]\nupload_url = \"https://a.example/up\"\nroots = [\"/data\", \"below\"]\n";

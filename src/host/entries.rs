@@ -183,17 +183,11 @@ fn refusals(resolved: &Resolved) -> Vec<Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EmbeddedLayer, Places, SessionSources, load};
+    use crate::config::{Places, SessionSources, load};
     use crate::model::layer::LayerKind;
 
     fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
-        let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
-            kind: *kind,
-            text: (*text).to_owned(),
-            folder: std::env::temp_dir(),
-        });
-        let session = SessionSources { embedded: embedded.collect(), ..SessionSources::default() };
-        load(&Places::nowhere(), &session)
+        load(&Places::nowhere(), &SessionSources::of_texts(layers, &std::env::temp_dir()))
     }
 
     #[test]

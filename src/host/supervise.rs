@@ -374,8 +374,6 @@ mod tests {
 
     use async_trait::async_trait;
 
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::adapters::wasm::Engine;
     use crate::host::fleet::{BackOff, Fleet};
@@ -383,7 +381,6 @@ mod tests {
     use crate::model::caller::Caller;
     use crate::model::digest::Digest;
     use crate::model::posture::PostureLayers;
-    use crate::model::sandbox::LOCAL;
     use crate::model::tool::ServerIdentity;
     use crate::pipeline::admit::catalog::{Catalog, Names, ServerView};
     use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
@@ -434,20 +431,7 @@ mod tests {
             upstream,
             identity: ServerIdentity(Digest::of(b"s")),
             config: Digest::of(b"s"),
-            view: ServerView {
-                tool_timeout: Duration::from_secs(1),
-                may_relax: false,
-                check_arguments: true,
-                omitted: BTreeSet::new(),
-                parallel: false,
-                local: true,
-                plugin: None,
-                pollutes_memory: true,
-                environment: LOCAL.to_owned(),
-                slots: Vec::new(),
-                file_parameters: false,
-                files: None,
-            },
+            view: ServerView::embedded(Duration::from_secs(1), false),
             connectors: BTreeMap::new(),
             filter: Arc::new(|_| true),
             required: true,

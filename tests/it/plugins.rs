@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use portcullis::config::server::{ResolvedServer, Transport};
-use portcullis::config::{EmbeddedLayer, Places, Resolved, SessionSources, load, show};
+use portcullis::config::{Places, Resolved, SessionSources, load, show};
 use portcullis::host::overlay::{self, NotAdded};
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::ServerName;
@@ -18,13 +18,7 @@ use crate::fakes::house::spec;
 use crate::fakes::server::FakeServer;
 
 fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
-    let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
-        kind: *kind,
-        text: (*text).to_owned(),
-        folder: std::env::temp_dir(),
-    });
-    let session = SessionSources { embedded: embedded.collect(), ..SessionSources::default() };
-    load(&Places::nowhere(), &session)
+    load(&Places::nowhere(), &SessionSources::of_texts(layers, &std::env::temp_dir()))
 }
 
 /// Resolves layers that must all be readable.

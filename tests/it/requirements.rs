@@ -13,13 +13,7 @@ use serde_json::json;
 use LayerKind::{Managed, Organisation, Project, Session, System, User};
 
 fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
-    let embedded = layers.iter().map(|(kind, text)| EmbeddedLayer {
-        kind: *kind,
-        text: (*text).to_owned(),
-        folder: std::env::temp_dir(),
-    });
-    let session = SessionSources { embedded: embedded.collect(), ..SessionSources::default() };
-    load(&Places::nowhere(), &session)
+    load(&Places::nowhere(), &SessionSources::of_texts(layers, &std::env::temp_dir()))
 }
 
 /// Resolves layers that must all be readable.

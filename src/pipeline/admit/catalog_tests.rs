@@ -2,24 +2,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::model::name::{CallableName, Namespace};
-use crate::model::sandbox::LOCAL;
 
 fn view(parallel: bool) -> ServerView {
-    let tool_timeout = Duration::from_secs(1);
-    ServerView {
-        tool_timeout,
-        may_relax: true,
-        check_arguments: true,
-        omitted: Default::default(),
-        parallel,
-        local: true,
-        plugin: None,
-        pollutes_memory: true,
-        environment: LOCAL.to_owned(),
-        slots: Vec::new(),
-        file_parameters: false,
-        files: None,
-    }
+    ServerView { parallel, ..ServerView::embedded(Duration::from_secs(1), true) }
 }
 
 /// A tool as the catalog lists it, with the hints that count of those that it gives.

@@ -1,6 +1,6 @@
 //! A pipeline on a bench: its catalog is published by the test, its servers are scripted, and no fleet runs behind it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use portcullis::model::digest::Digest;
 use portcullis::model::name::{CallId, RawToolName, ServerName, Target, ToolRef};
 use portcullis::model::outcome::{Code, Failure, Stage};
 use portcullis::model::revision::{ConnectionId, Revision};
-use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::{Connector, ServerIdentity, ToolDefinition};
 use portcullis::pipeline::admit::catalog::{Catalog, Names, PublishedServer, ServerView};
 use portcullis::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
@@ -38,20 +37,7 @@ pub(crate) fn names() -> Names {
 }
 
 pub(crate) fn view() -> ServerView {
-    ServerView {
-        tool_timeout: TOOL_TIMEOUT,
-        may_relax: true,
-        check_arguments: true,
-        omitted: BTreeSet::new(),
-        parallel: false,
-        local: true,
-        plugin: None,
-        pollutes_memory: true,
-        environment: LOCAL.to_owned(),
-        slots: Vec::new(),
-        file_parameters: false,
-        files: None,
-    }
+    ServerView::embedded(TOOL_TIMEOUT, true)
 }
 
 /// Servers that are always ready; notes what was marked dirty.

@@ -1,6 +1,6 @@
 //! A gateway with a scripted server behind it and a client that writes raw lines, all in one process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,7 +21,6 @@ use portcullis::model::name::{RawToolName, ServerName, ToolRef};
 use portcullis::model::outcome::Code;
 use portcullis::model::posture::PostureLayers;
 use portcullis::model::revision::{ConnectionId, PolicySetDigest};
-use portcullis::model::sandbox::LOCAL;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::{Ask, OnFailure, Reason, Remember, Reviewers, RuleId, Source, Verdict};
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
@@ -323,20 +322,7 @@ impl Bench {
             upstream,
             identity: ServerIdentity(Digest::of(b"fake")),
             config: Digest::of(b"config"),
-            view: ServerView {
-                tool_timeout: Duration::from_secs(600),
-                may_relax: true,
-                check_arguments: true,
-                omitted: BTreeSet::new(),
-                parallel: true,
-                local: true,
-                plugin: None,
-                pollutes_memory: true,
-                environment: LOCAL.to_owned(),
-                slots: Vec::new(),
-                file_parameters: false,
-                files: None,
-            },
+            view: ServerView { parallel: true, ..ServerView::embedded(Duration::from_secs(600), true) },
             connectors: BTreeMap::new(),
             filter: Arc::new(|name: &RawToolName| name.as_str() != "hidden"),
             required: false,
