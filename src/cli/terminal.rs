@@ -122,10 +122,15 @@ pub(crate) fn reviewer() -> Arc<dyn Reviewer> {
 mod tests {
     use std::time::Duration;
 
+    use portcullis::model::caller::Caller;
+    use portcullis::model::digest::Digest;
     use portcullis::model::layer::{LayerKind, LayerRef};
     use portcullis::model::name::{CallId, ToolRef};
+    use portcullis::model::tool::ServerIdentity;
     use portcullis::model::verdict::{Ask, AskKey, Reason, Reviewers, Source, StandingAsk};
     use portcullis::ports::approval::Kind;
+    use portcullis::ports::grants::GrantSubject;
+    use portcullis::ports::reviewer::Agreement;
 
     use super::*;
 
@@ -142,6 +147,20 @@ mod tests {
             arguments: "{}".to_owned(),
             files: Vec::new(),
             changes: [].into(),
+            agreement: Arc::new(Agreement {
+                subject: GrantSubject {
+                    caller: Caller::local("me"),
+                    tool: ToolRef::parse("files/write").unwrap(),
+                    identity: ServerIdentity(Digest::of(b"server")),
+                    definition: Digest::of(b"definition"),
+                    connector: None,
+                },
+                answered: [].into(),
+                arguments: Digest::of(b"{}"),
+                bind_arguments: false,
+                lasts: true,
+            }),
+            denial: None,
             cut: false,
             asks: vec![StandingAsk { key: AskKey { source, rule: None }, ask, fault: None, strict: false }],
             reviewers: Reviewers::PERSON,

@@ -161,6 +161,8 @@ pub(super) mod tests {
             arguments: r#"{"path":"a"}"#.to_owned(),
             files: Vec::new(),
             changes: [].into(),
+            agreement: crate::ports::reviewer::Agreement::to_nothing(&ToolRef::parse("files/write").unwrap()),
+            denial: None,
             cut: false,
             asks: vec![ask],
             reviewers: Reviewers::PERSON,

@@ -111,6 +111,8 @@ pub fn policy_set(
         components,
         connectors,
         sanitisers,
+        hooks: Vec::new(),
+        reviewers: Vec::new(),
         postures,
         refusals,
         engine: engine.fingerprint(),

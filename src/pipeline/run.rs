@@ -370,6 +370,7 @@ impl<'p> Call<'p> {
             subject: &remember::subject(&prepared, &self.request.caller),
             arguments: prepared.bound(),
             answered: &Answered::default(),
+            now_ms,
             reviewer: policies.postures.reviewer(),
             widest: &|asks| ask::widest(&prepared, asks),
         };

@@ -11,6 +11,8 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::connector::ConnectorComponent;
+use super::hook::BoundHook;
+use super::review::BoundReviewer;
 use super::sanitiser::SanitiserComponent;
 use super::state::Moment;
 use crate::model::arguments::Arguments;
@@ -200,6 +202,10 @@ pub struct PolicySet {
     pub connectors: Vec<Bound<dyn ConnectorComponent>>,
     /// All layers' sanitisers, most trusted layer first: none sees what one before it removed.
     pub sanitisers: Vec<Bound<dyn SanitiserComponent>>,
+    /// All layers' hooks, most trusted layer first, in each file's order (R1).
+    pub hooks: Vec<BoundHook>,
+    /// All layers' auto reviewers, most trusted layer first (R1).
+    pub reviewers: Vec<BoundReviewer>,
     /// What the layers say about approval.
     pub postures: PostureLayers,
     /// Why every call is refused: layers that could not be read (R8).

@@ -1,5 +1,6 @@
 //! Asking somebody whether a call may run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::approval::Kind;
+use super::grants::GrantSubject;
 use crate::model::digest::Digest;
 use crate::model::name::{CallId, ToolRef};
-use crate::model::verdict::{Remember, Reviewers, StandingAsk};
+use crate::model::verdict::{AskKey, Remember, Reviewers, StandingAsk};
 
 /// A question for a person: everything that is needed to decide, made fit to be shown.
 #[derive(Debug, Clone, Serialize)]
@@ -33,6 +35,10 @@ pub struct Question {
     pub changes: Arc<[String]>,
     /// Whether the arguments or the files were cut. Then nothing is remembered (R22).
     pub cut: bool,
+    /// What an agreement binds, for a channel that keeps the question.
+    pub agreement: Arc<Agreement>,
+    /// The auto reviewer's denial that is appealed, in its words: bounded, control characters visible.
+    pub denial: Option<String>,
     /// Who asks and why, in order of trust.
     pub asks: Vec<StandingAsk>,
     /// Who must agree.
@@ -41,6 +47,39 @@ pub struct Question {
     pub options: Vec<Remember>,
     /// How long an answer is waited for.
     pub deadline: Duration,
+}
+
+/// What an agreement to a question is an agreement to: enough to make a grant of it, and nothing of the arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Agreement {
+    /// Caller, tool, server, definition, connector.
+    pub subject: GrantSubject,
+    /// The asks that it answers.
+    pub answered: BTreeSet<AskKey>,
+    /// The digest of the arguments and of the files that they name.
+    pub arguments: Digest,
+    /// Whether a grant for longer than this call holds for these very arguments only.
+    pub bind_arguments: bool,
+    /// Whether an answer that comes after the call's end may become a grant for one call: not where a failure asks, or
+    /// strict review (R12, R14).
+    pub lasts: bool,
+}
+
+impl Agreement {
+    /// An agreement to nothing, for tests of channels.
+    #[cfg(test)]
+    pub(crate) fn to_nothing(tool: &ToolRef) -> Arc<Self> {
+        let digest = Digest::of(b"");
+        let subject = GrantSubject {
+            caller: crate::model::caller::Caller::local("me"),
+            tool: tool.clone(),
+            identity: crate::model::tool::ServerIdentity(digest),
+            definition: digest,
+            connector: None,
+        };
+        let answered = BTreeSet::new();
+        Arc::new(Self { subject, answered, arguments: digest, bind_arguments: false, lasts: true })
+    }
 }
 
 /// A file that would be uploaded.
@@ -81,6 +120,12 @@ pub enum Reply {
 pub trait Reviewer: Send + Sync {
     /// Asks and waits.
     async fn ask(&self, question: &Question) -> Reply;
+
+    /// Returns how long an agreement by this channel may be remembered at most. A channel that cannot show what "always"
+    /// would mean offers the session at most.
+    fn widest(&self) -> Remember {
+        Remember::Always
+    }
 }
 
 /// The channel of a process that has none.

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 
-use crate::model::caller::TenantId;
+use crate::model::caller::{Caller, TenantId};
+use crate::model::name::ToolRef;
 use crate::model::verdict::Remember;
-use crate::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
+use crate::ports::grants::{Grant, GrantSubject, Grants, MAX_RELATED, NotRemembered};
 
 /// The most grants of one tenant.
 pub const MAX_GRANTS: usize = 10_000;
@@ -44,16 +45,35 @@ impl Grants for MemoryGrants {
         Remember::Session
     }
 
-    fn find(&self, subject: &GrantSubject) -> Vec<Grant> {
+    fn find(&self, subject: &GrantSubject, now_ms: u64) -> Vec<Grant> {
         let tenants = self.tenants.lock();
         let shelf = tenants.get(&subject.caller.tenant);
-        shelf.map(|shelf| shelf.of(subject).cloned().collect()).unwrap_or_default()
+        let lives = |grant: &&Grant| grant.expires_ms > now_ms;
+        shelf.map(|shelf| shelf.of(subject).filter(lives).cloned().collect()).unwrap_or_default()
+    }
+
+    fn related(&self, caller: &Caller, tool: &ToolRef) -> Vec<Grant> {
+        let tenants = self.tenants.lock();
+        let Some(shelf) = tenants.get(&caller.tenant) else { return Vec::new() };
+        let about = |grant: &&Grant| grant.subject.tool == *tool && grant.subject.caller.principal == caller.principal;
+        shelf.grants.values().rev().filter(about).take(MAX_RELATED).cloned().collect()
+    }
+
+    fn take(&self, id: &str) -> Result<bool, NotRemembered> {
+        for shelf in self.tenants.lock().values_mut() {
+            if let Some(age) = shelf.by_id.get(id).copied() {
+                shelf.remove(age);
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn store(&self, grant: Grant) -> Result<(), NotRemembered> {
         match grant.scope {
             Remember::Session => {}
-            Remember::Never => return Err(NotRemembered("it holds for one call only".to_owned())),
+            Remember::Never if grant.arguments.is_some() => {}
+            Remember::Never => return Err(NotRemembered("it holds for one call and binds no arguments".to_owned())),
             Remember::Always => {
                 return Err(NotRemembered("grants of this process are kept for the session at most".to_owned()));
             }
@@ -113,9 +133,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::model::caller::Caller;
     use crate::model::digest::Digest;
-    use crate::model::name::ToolRef;
     use crate::model::tool::ServerIdentity;
 
     fn subject(tenant: &str, tool: &str) -> GrantSubject {
@@ -138,6 +156,7 @@ mod tests {
             answered: BTreeSet::new(),
             arguments: None,
             scope,
+            expires_ms: 10,
             approver: "terminal".to_owned(),
         }
     }
@@ -147,7 +166,7 @@ mod tests {
     }
 
     fn ids(store: &MemoryGrants, subject: &GrantSubject) -> Vec<String> {
-        store.find(subject).into_iter().map(|grant| grant.id).collect()
+        store.find(subject, 0).into_iter().map(|grant| grant.id).collect()
     }
 
     #[test]
@@ -158,7 +177,7 @@ mod tests {
         assert_eq!(ids(&store, &mine), ["g"]);
         let mut changed = mine;
         changed.definition = Digest::of(b"another definition");
-        assert!(store.find(&changed).is_empty());
+        assert!(store.find(&changed, 0).is_empty());
     }
 
     #[test]
@@ -178,7 +197,7 @@ mod tests {
         for scope in [Remember::Never, Remember::Always] {
             assert!(store.store(grant("g", subject("local", "s/a"), scope)).is_err());
         }
-        assert!(store.find(&subject("local", "s/a")).is_empty());
+        assert!(store.find(&subject("local", "s/a"), 0).is_empty());
     }
 
     #[test]
@@ -212,6 +231,6 @@ mod tests {
         store.forget("other");
         assert_eq!(ids(&store, &mine), ["g"]);
         store.forget("g");
-        assert!(store.find(&mine).is_empty());
+        assert!(store.find(&mine, 0).is_empty());
     }
 }

@@ -161,6 +161,7 @@ pub async fn approve(
             subject: &subject,
             arguments: prepared.bound(),
             answered: &agreed.answered,
+            now_ms,
             reviewer: policies.postures.reviewer(),
             widest: &|asks| ask::widest(&prepared, asks),
         };
@@ -202,12 +203,12 @@ pub async fn approve(
             }));
         }
         agreed.questions += 1;
-        let reply = ask::ask(who.reviewer, call, &prepared, &asks, reviewers, &options, who.deadline).await;
+        let agreement = Arc::new(remember::agreement(subject.clone(), &asks, prepared.bound()));
+        let reply = ask::ask(who.reviewer, call, &prepared, &agreement, &asks, reviewers, &options, who.deadline).await;
         let code = match reply {
             Reply::Allowed { remember: scope, approver } => {
                 agreed.answered.note(&asks, reviewers);
-                let arguments = prepared.bound();
-                agreed.grant = remember::grant(subject.clone(), &asks, arguments, scope, &approver);
+                agreed.grant = remember::grant(&agreement, scope, &approver, now_ms);
                 agreed.consent = Some(Consent::Agreed { approver, remember: scope, not_remembered: false });
                 continue;
             }

@@ -1,6 +1,7 @@
 //! Asks whoever must agree, and waits for the answer, at most the deadline.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -9,7 +10,7 @@ use crate::model::name::CallId;
 use crate::model::text;
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
 use crate::pipeline::bind::prepare::Prepared;
-use crate::ports::reviewer::{AskedFile, Question, Reply, Reviewer};
+use crate::ports::reviewer::{Agreement, AskedFile, Question, Reply, Reviewer};
 
 /// How long an answer is waited for by default.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -31,6 +32,7 @@ pub async fn ask(
     reviewer: &dyn Reviewer,
     call: &CallId,
     prepared: &Prepared,
+    agreement: &Arc<Agreement>,
     asks: &BTreeSet<StandingAsk>,
     reviewers: Reviewers,
     options: &[Remember],
@@ -39,7 +41,7 @@ pub async fn ask(
     if reviewers.auto {
         return Reply::Nobody;
     }
-    let question = question(call, prepared, asks, reviewers, options, deadline);
+    let question = question(call, prepared, agreement, asks, reviewers, options, deadline);
     let reply = tokio::time::timeout(deadline, reviewer.ask(&question)).await.unwrap_or(Reply::Expired);
     match reply {
         Reply::Allowed { remember, .. } if !question.options.contains(&remember) => Reply::Declined,
@@ -52,6 +54,7 @@ pub async fn ask(
 pub fn question(
     call: &CallId,
     prepared: &Prepared,
+    agreement: &Arc<Agreement>,
     asks: &BTreeSet<StandingAsk>,
     reviewers: Reviewers,
     options: &[Remember],
@@ -71,6 +74,8 @@ pub fn question(
         files: files(prepared),
         // The servers' words, too.
         changes: [].into(),
+        agreement: Arc::clone(agreement),
+        denial: None,
         cut: is_long(&all) || asks.len() > SHOWN_ASKS || has_many_files(prepared),
         asks,
         reviewers,

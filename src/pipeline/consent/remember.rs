@@ -10,7 +10,8 @@ use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::verdict::{AskKey, Remember, StandingAsk};
 use crate::pipeline::bind::prepare::Prepared;
-use crate::ports::grants::{Grant, GrantSubject, Grants};
+use crate::ports::grants::{ALWAYS_GRANT_MS, Grant, GrantSubject, Grants, SESSION_GRANT_MS};
+use crate::ports::reviewer::Agreement;
 
 /// Returns what a grant for this call binds.
 #[must_use]
@@ -31,8 +32,9 @@ pub fn covering(
     subject: &GrantSubject,
     asks: &BTreeSet<StandingAsk>,
     arguments: Digest,
+    now_ms: u64,
 ) -> Option<Grant> {
-    grants.find(subject).into_iter().find(|grant| covers(grant, asks, arguments))
+    grants.find(subject, now_ms).into_iter().find(|grant| covers(grant, asks, arguments))
 }
 
 fn covers(grant: &Grant, asks: &BTreeSet<StandingAsk>, arguments: Digest) -> bool {
@@ -48,25 +50,33 @@ pub fn limit(asks: &BTreeSet<StandingAsk>) -> Remember {
     asks.iter().map(|ask| ask.ask.remember).min().unwrap_or(Remember::Never)
 }
 
-/// Makes the grant that an agreement becomes; none for an agreement that is not to be remembered.
+/// Says what an agreement to `asks` is an agreement to.
 #[must_use]
-pub fn grant(
-    subject: GrantSubject,
-    asks: &BTreeSet<StandingAsk>,
-    arguments: Digest,
-    scope: Remember,
-    approver: &str,
-) -> Option<Grant> {
-    if scope == Remember::Never {
-        return None;
-    }
-    let bind = asks.iter().any(|ask| ask.ask.bind_arguments);
-    Some(Grant {
-        id: format!("grant_{}", uuid::Uuid::now_v7().simple()),
+pub fn agreement(subject: GrantSubject, asks: &BTreeSet<StandingAsk>, arguments: Digest) -> Agreement {
+    Agreement {
         subject,
         answered: asks.iter().map(|ask| ask.key.clone()).collect::<BTreeSet<AskKey>>(),
-        arguments: bind.then_some(arguments),
+        arguments,
+        bind_arguments: asks.iter().any(|ask| ask.ask.bind_arguments),
+        lasts: asks.iter().all(|ask| ask.fault.is_none() && !ask.strict && !ask.ask.reviewers.auto),
+    }
+}
+
+/// Makes the grant that an agreement becomes at `now_ms`; none for an agreement that is not to be remembered.
+#[must_use]
+pub fn grant(agreement: &Agreement, scope: Remember, approver: &str, now_ms: u64) -> Option<Grant> {
+    let lives_ms = match scope {
+        Remember::Never => return None,
+        Remember::Session => SESSION_GRANT_MS,
+        Remember::Always => ALWAYS_GRANT_MS,
+    };
+    Some(Grant {
+        id: format!("grant_{}", uuid::Uuid::now_v7().simple()),
+        subject: agreement.subject.clone(),
+        answered: agreement.answered.clone(),
+        arguments: agreement.bind_arguments.then_some(agreement.arguments),
         scope,
+        expires_ms: now_ms.saturating_add(lives_ms),
         approver: approver.to_owned(),
     })
 }
@@ -95,7 +105,7 @@ mod tests {
             definition: Digest::of(b"t"),
             connector: None,
         };
-        grant(subject, asks, Digest::of(b"args"), scope, "me").unwrap()
+        grant(&agreement(subject, asks, Digest::of(b"args")), scope, "me", 0).unwrap()
     }
 
     fn covers_with(grant: &Grant, asks: &BTreeSet<StandingAsk>) -> bool {
@@ -141,7 +151,7 @@ mod tests {
     #[test]
     fn an_agreement_for_one_call_leaves_no_grant() {
         let asks = BTreeSet::from([asked("a", Remember::Session, false)]);
-        let made = grant(agreed(&asks, Remember::Session).subject, &asks, Digest::of(b"x"), Remember::Never, "me");
-        assert!(made.is_none());
+        let subject = agreed(&asks, Remember::Session).subject;
+        assert!(grant(&agreement(subject, &asks, Digest::of(b"x")), Remember::Never, "me", 0).is_none());
     }
 }

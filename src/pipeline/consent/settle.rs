@@ -40,6 +40,8 @@ pub struct Standing<'a> {
     pub subject: &'a GrantSubject,
     /// The digest of the arguments and of the files that they name.
     pub arguments: crate::model::digest::Digest,
+    /// The time of day, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
     /// What was just agreed to for this very call (R19 as amended).
     pub answered: &'a Answered,
     /// Who answers an ask that names nobody.
@@ -91,7 +93,7 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
     if asks.iter().all(|ask| standing.answered.covers(ask, must(ask))) {
         return Settled::Run { grant: None };
     }
-    if let Some(grant) = remember::covering(grants, standing.subject, asks, standing.arguments) {
+    if let Some(grant) = remember::covering(grants, standing.subject, asks, standing.arguments, standing.now_ms) {
         return Settled::Run { grant: Some(Box::new(grant)) };
     }
     // U1: what is left to ask under `never` is refused. The strict ask is the auto reviewer's, who may be asked (R10).

@@ -183,8 +183,20 @@ impl Grants for Purse {
         *self.widest.lock()
     }
 
-    fn find(&self, subject: &GrantSubject) -> Vec<Grant> {
-        self.grants.lock().iter().filter(|grant| grant.subject == *subject).cloned().collect()
+    fn find(&self, subject: &GrantSubject, now_ms: u64) -> Vec<Grant> {
+        let lives = |grant: &&Grant| grant.binds(subject) && grant.expires_ms > now_ms;
+        self.grants.lock().iter().filter(lives).cloned().collect()
+    }
+
+    fn related(&self, _caller: &Caller, tool: &ToolRef) -> Vec<Grant> {
+        self.grants.lock().iter().filter(|grant| grant.subject.tool == *tool).cloned().collect()
+    }
+
+    fn take(&self, id: &str) -> Result<bool, NotRemembered> {
+        let mut grants = self.grants.lock();
+        let before = grants.len();
+        grants.retain(|grant| grant.id != id);
+        Ok(grants.len() < before)
     }
 
     fn store(&self, grant: Grant) -> Result<(), NotRemembered> {

@@ -21,6 +21,8 @@ use portcullis::ports::approval::{
     ApprovalComponent, Bound, BoundComponent, CallFacts, Evaluation, Kind, Matches, PolicySet, Usage,
 };
 use portcullis::ports::connector::{AppToolFacts, ConnectorAnswer, ConnectorComponent, ConnectorEvaluation};
+use portcullis::ports::hook::BoundHook;
+use portcullis::ports::review::BoundReviewer;
 
 use super::{Gate, Journal};
 
@@ -222,6 +224,8 @@ pub(crate) struct Policies {
     postures: Vec<LayerPosture>,
     refusals: Vec<Refusal>,
     connectors: Vec<Bound<dyn ConnectorComponent>>,
+    hooks: Vec<BoundHook>,
+    reviewers: Vec<BoundReviewer>,
 }
 
 impl Policies {
@@ -233,6 +237,8 @@ impl Policies {
             connectors: Vec::new(),
             sanitisers: Vec::new(),
             postures: Vec::new(),
+            hooks: Vec::new(),
+            reviewers: Vec::new(),
             refusals: Vec::new(),
         }
     }
@@ -266,6 +272,20 @@ impl Policies {
     pub(crate) fn and_app(mut self, component: Bound<dyn ConnectorComponent>) -> Self {
         self.connectors.push(component);
         self.connectors.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
+        self
+    }
+
+    /// A hook of a layer.
+    pub(crate) fn hook(mut self, hook: BoundHook) -> Self {
+        self.hooks.push(hook);
+        self.hooks.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
+        self
+    }
+
+    /// An auto reviewer of a layer.
+    pub(crate) fn reviewer(mut self, reviewer: BoundReviewer) -> Self {
+        self.reviewers.push(reviewer);
+        self.reviewers.sort_by(|a, b| b.source.layer.cmp(&a.source.layer));
         self
     }
 
@@ -309,6 +329,8 @@ impl Policies {
             components: self.components.clone(),
             connectors: self.connectors.clone(),
             sanitisers: self.sanitisers.clone(),
+            hooks: self.hooks.clone(),
+            reviewers: self.reviewers.clone(),
             postures: PostureLayers::new(self.postures.clone()),
             refusals: self.refusals.clone(),
             engine: Digest::of(b"no engine"),

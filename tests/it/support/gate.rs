@@ -265,8 +265,16 @@ impl Grants for SessionGrants {
         Remember::Session
     }
 
-    fn find(&self, subject: &GrantSubject) -> Vec<Grant> {
-        self.0.lock().iter().filter(|grant| grant.subject == *subject).cloned().collect()
+    fn find(&self, subject: &GrantSubject, _now_ms: u64) -> Vec<Grant> {
+        self.0.lock().iter().filter(|grant| grant.binds(subject)).cloned().collect()
+    }
+
+    fn related(&self, _caller: &Caller, tool: &ToolRef) -> Vec<Grant> {
+        self.0.lock().iter().filter(|grant| grant.subject.tool == *tool).cloned().collect()
+    }
+
+    fn take(&self, _id: &str) -> Result<bool, NotRemembered> {
+        Ok(false)
     }
 
     fn store(&self, grant: Grant) -> Result<(), NotRemembered> {
@@ -345,6 +353,8 @@ impl Bench {
                 components: vec![bound(LayerKind::Managed, "guard", Arc::new(FakePolicy))],
                 connectors: Vec::new(),
                 sanitisers,
+                hooks: Vec::new(),
+                reviewers: Vec::new(),
                 postures: PostureLayers::default(),
                 refusals: Vec::new(),
                 engine: Digest::of(b"no engine"),
