@@ -40,7 +40,7 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
         Format::Human => print(&finished, &view, why.as_deref())?,
         Format::Json => render::json(&json!({
             "outcome": finished.item.outcome,
-            "result": finished.clean.result().value(),
+            "result": finished.clean.served().value(),
             "model": view,
             "item": finished.item,
             "decision": finished.decision,

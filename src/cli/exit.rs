@@ -47,6 +47,13 @@ impl Exit {
             | Code::NeverAsks
             | Code::NobodyToAsk
             | Code::Declined
+            | Code::HookBlocked
+            | Code::HookDenied
+            | Code::HookFailed
+            | Code::ReviewDenied
+            | Code::ReviewTimedOut
+            | Code::ReviewFailed
+            | Code::GrantSpent
             | Code::AskExpired
             | Code::AskCancelled
             | Code::PoliciesUnstable

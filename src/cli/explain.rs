@@ -5,6 +5,7 @@ use std::time::Duration;
 use portcullis::host::Host;
 use portcullis::host::session::SessionCall;
 use portcullis::host::user::local_caller;
+use portcullis::model::hook::HookEvent;
 use portcullis::model::name::Target;
 use portcullis::model::outcome::{Code, Failure};
 use portcullis::model::text::shown;
@@ -45,7 +46,9 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
             "tool": target.to_string(),
             "would": would(&explained.would),
             "decision": explained.decision,
-            "reviewer_could_change": could_change(&explained.would),
+            "reviewer_could_change": could_change(&explained),
+            "grants": explained.grants,
+            "hooks": explained.hooks.iter().map(|(event, source)| json!({ "event": event, "source": source })).collect::<Vec<_>>(),
             "changes": explained.changes,
             "why": why,
         }))?,
@@ -73,6 +76,7 @@ fn human(target: &Target, explained: &Explanation, why: Option<&str>) -> String 
             out.push_str(&format!("  {line}\n"));
         }
     }
+    related(explained, width, &mut out);
     out.push_str(&format!("{}\n", styled(STRONG, "result")));
     for line in result(explained, why) {
         out.push_str(&field(1, "", &line, width));
@@ -95,10 +99,17 @@ fn result(explained: &Explanation, why: Option<&str>) -> Vec<String> {
                 None => "The call would be sent: nothing asks or refuses.".to_owned(),
             }]
         }
-        Would::Ask { options } => {
+        Would::Ask { options, reviewers } => {
             let options: Vec<&str> = options.iter().map(|option| word(*option)).collect();
+            let options = options.join(", ");
             vec![
-                format!("Somebody would be asked, and could allow it {}.", options.join(", ")),
+                match (reviewers.auto, reviewers.person) {
+                    (true, true) => {
+                        format!("The auto reviewer would be asked, then a person, who could allow it {options}.")
+                    }
+                    (true, false) => "The auto reviewer would be asked.".to_owned(),
+                    (false, _) => format!("Somebody would be asked, and could allow it {options}."),
+                },
                 "A reviewer could change the result: without an agreement the call would be refused.".to_owned(),
             ]
         }
@@ -106,7 +117,11 @@ fn result(explained: &Explanation, why: Option<&str>) -> Vec<String> {
             let mut lines = vec![shown(&failure.message, 1000)];
             lines.extend(why.or(failure.detail.as_deref()).map(|why| shown(why, 2000)));
             if Exit::of_code(failure.code) == Exit::Refused {
-                lines.push("No reviewer could change this.".to_owned());
+                lines.push(if could_change(explained) {
+                    "No reviewer could change this, but a hook could.".to_owned()
+                } else {
+                    "No reviewer could change this.".to_owned()
+                });
             }
             lines
         }
@@ -121,17 +136,41 @@ fn word(option: Remember) -> &'static str {
     }
 }
 
-fn could_change(would: &Would) -> bool {
-    match would {
+/// Whether somebody's word could change what comes of the call: a person's, the auto reviewer's, or a hook's.
+fn could_change(explained: &Explanation) -> bool {
+    let has = |event| explained.hooks.iter().any(|(of, _)| *of == event);
+    match &explained.would {
         Would::Ask { .. } => true,
-        Would::Run { .. } | Would::Fail(_) => false,
+        Would::Fail(failure) if failure.code == Code::NeverAsks => has(HookEvent::PermissionRequest),
+        Would::Run { .. } => has(HookEvent::PreToolUse),
+        Would::Fail(_) => false,
+    }
+}
+
+/// The hooks that are for the tool, and what remembered agreements say about the asks.
+fn related(explained: &Explanation, width: usize, out: &mut String) {
+    if !explained.hooks.is_empty() {
+        out.push_str(&format!("{}\n", styled(STRONG, "hooks that a call would run; none was run now")));
+        for (event, source) in &explained.hooks {
+            out.push_str(&field(1, event.as_str(), &decision::source(source), width));
+        }
+    }
+    if !explained.grants.is_empty() {
+        out.push_str(&format!("{}\n", styled(STRONG, "remembered agreements")));
+        for grant in &explained.grants {
+            let why = grant.why_not.join("; ");
+            let said =
+                if why.is_empty() { "covers the asks".to_owned() } else { format!("does not cover them: {why}") };
+            let by = shown(&grant.approver, 128);
+            out.push_str(&field(1, &grant.id, &format!("{}, by {by}: {said}", word(grant.scope)), width));
+        }
     }
 }
 
 fn would(would: &Would) -> Value {
     match would {
         Would::Run { grant } => json!({ "run": { "granted": grant.is_some() } }),
-        Would::Ask { options } => json!({ "ask": { "options": options } }),
+        Would::Ask { options, reviewers } => json!({ "ask": { "options": options, "reviewers": reviewers } }),
         Would::Fail(failure) => fail(failure),
     }
 }

@@ -140,7 +140,7 @@ fn answer(incoming: &Incoming, name: &str, is_object: bool, finished: &Finished)
             let failure = unknown.unwrap_or_else(|_| failure.clone());
             respond(incoming, Clean::of_failure(failure).result());
         }
-        CleanAnswer::Result(_) | CleanAnswer::Failure(_) => respond(incoming, finished.clean.result()),
+        CleanAnswer::Result(_) | CleanAnswer::Failure(_) => respond(incoming, &finished.clean.served()),
     }
 }
 

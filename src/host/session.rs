@@ -19,6 +19,7 @@ use crate::pipeline::admit::gate::ParallelGate;
 use crate::pipeline::admit::handlers::Handlers;
 use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, ShownTool};
 use crate::pipeline::consent::connector;
+use crate::pipeline::consent::review::Breaker;
 use crate::pipeline::dispatch::memory::ThreadMemory;
 use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Viewer};
@@ -38,6 +39,7 @@ pub struct Session {
     reviewer: Arc<dyn Reviewer>,
     served: Mutex<Served>,
     definitions: Arc<Definitions>,
+    breaker: Arc<Breaker>,
     surface: Mutex<Surface>,
     index: Mutex<Option<Arc<SearchIndex>>>,
     handlers: Mutex<Handlers>,
@@ -128,6 +130,7 @@ impl Session {
             reviewer,
             served,
             definitions,
+            breaker: Arc::default(),
             surface,
             index,
             handlers,
@@ -384,6 +387,7 @@ impl Session {
             progress: call.progress,
             questions: call.questions,
             reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),
+            breaker: Arc::clone(&self.breaker),
             gate: self.surface.lock().is_library().then(|| self.gate.clone()),
             cancel: call.cancel,
         }

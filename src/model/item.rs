@@ -11,8 +11,10 @@ use serde_json::Value;
 use super::arguments::Arguments;
 use super::caller::Caller;
 use super::cleaning::SanitiserVoice;
+use super::hook::HookVoice;
 use super::name::{CallId, Target};
 use super::outcome::{Code, Durations, Failure, Outcome};
+use super::review::ReviewVoice;
 use super::tool::CatalogTool;
 
 /// The state that an item reports.
@@ -125,6 +127,12 @@ pub struct CompletedItem {
     /// What sanitisers said of the answer, in the order in which they were asked; nothing of what they removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sanitisers: Vec<SanitiserVoice>,
+    /// What hooks said before and while it was decided; what `PostToolUse` hooks say comes after the item, in a record.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookVoice>,
+    /// What came of the auto reviews.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<ReviewVoice>,
     /// Whether the call came so far that it counts as polluting its thread's memory; only where the session wants to know.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pollutes_memory: bool,

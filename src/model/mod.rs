@@ -14,6 +14,7 @@ pub mod exposure;
 pub mod file_params;
 pub mod here;
 pub mod hook;
+pub mod hook_output;
 pub mod item;
 pub mod json;
 pub mod layer;
@@ -27,6 +28,7 @@ pub mod schema;
 pub mod secret;
 pub mod text;
 pub mod tool;
+pub mod truncate;
 pub mod verdict;
 
 mod spelled;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::layer::LayerRef;
 use super::name::Target;
 use super::text;
-use super::verdict::RuleId;
+use super::verdict::{RuleId, Source};
 
 /// The step of a call that a failure belongs to (design page 3, "Order").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -64,6 +64,20 @@ pub enum Code {
     Declined,
     /// A file that the arguments name could not be opened or uploaded; nothing was sent.
     UploadFailed,
+    /// A `PreToolUse` hook blocked the call, or a `PostToolUse` hook its answer.
+    HookBlocked,
+    /// A `PermissionRequest` hook said no.
+    HookDenied,
+    /// A `PreToolUse` hook failed, and its layer wants a refusal; or two hooks contradict each other.
+    HookFailed,
+    /// The auto reviewer said no.
+    ReviewDenied,
+    /// The auto reviewer did not answer in time.
+    ReviewTimedOut,
+    /// The auto reviewer gave no answer that can be read, or the action could not be put to it whole.
+    ReviewFailed,
+    /// The agreement was for one call, and another call has used it.
+    GrantSpent,
     /// Nobody answered in time.
     AskExpired,
     /// The asking was cancelled by whoever was asked.
@@ -112,6 +126,13 @@ impl Code {
             Self::NobodyToAsk => "nobody-to-ask",
             Self::Declined => "declined",
             Self::UploadFailed => "upload-failed",
+            Self::HookBlocked => "hook-blocked",
+            Self::HookDenied => "hook-denied",
+            Self::HookFailed => "hook-failed",
+            Self::ReviewDenied => "review-denied",
+            Self::ReviewTimedOut => "review-timed-out",
+            Self::ReviewFailed => "review-failed",
+            Self::GrantSpent => "grant-spent",
             Self::AskExpired => "ask-expired",
             Self::AskCancelled => "ask-cancelled",
             Self::Stale => "stale",
@@ -141,6 +162,14 @@ pub struct Origin {
     /// The rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleId>,
+}
+
+impl Origin {
+    /// The origin of what a component, a hook or a reviewer said.
+    #[must_use]
+    pub fn of(source: &Source, rule: Option<RuleId>) -> Self {
+        Self { layer: source.layer.clone(), component: source.component.to_string(), rule }
+    }
 }
 
 /// Why a call gave no answer of its tool.

@@ -25,6 +25,7 @@ use crate::model::digest::Digest;
 use crate::model::name::ToolRef;
 use crate::model::text;
 use crate::model::tool::{CatalogTool, Hints, ToolDefinition};
+use crate::model::verdict::Remember;
 use crate::model::verdict::{MAX_REASON, Reason, RuleId};
 use crate::ports::reviewer::{Question, Reply, Reviewer};
 use crate::ports::state::{MAX_PINS, Pin, StateFailed};
@@ -282,6 +283,10 @@ struct Telling {
 impl Reviewer for Telling {
     async fn ask(&self, question: &Question) -> Reply {
         self.inner.ask(&Question { changes: Arc::clone(&self.lines), ..question.clone() }).await
+    }
+
+    fn widest(&self) -> Remember {
+        self.inner.widest()
     }
 }
 

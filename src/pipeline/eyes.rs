@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use super::admit::catalog::Catalog;
+use super::consent::agree::Told;
 use super::consent::connector;
-use super::emit::sanitise::{Definitions, ShownDefinition, Unshown, Viewer};
+use super::emit::sanitise::{About, Definitions, ShownDefinition, Unshown, Viewer};
 use super::{CallRequest, Pipeline};
 use crate::model::caller::Caller;
 use crate::model::text;
 use crate::model::tool::CatalogTool;
+use crate::model::verdict::Remember;
+use crate::ports::approval::Kind;
 use crate::ports::clock::Clock;
 use crate::ports::reviewer::{Question, Reply, Reviewer};
 use crate::ports::state::PolicyState;
@@ -76,6 +80,30 @@ impl Eyes {
         Arc::new(Titled { eyes: self, tool: Arc::clone(tool), inner })
     }
 
+    /// Tells an auto reviewer what the sanitisers leave of this tool's title and description.
+    pub(super) fn telling(
+        self,
+        tool: &Arc<CatalogTool>,
+    ) -> impl Fn() -> BoxFuture<'static, Told> + Send + Sync + use<> {
+        let (eyes, tool) = (Arc::new(self), Arc::clone(tool));
+        move || {
+            let (eyes, tool) = (Arc::clone(&eyes), Arc::clone(&tool));
+            Box::pin(async move {
+                let Ok(shown) = eyes.look_at(&tool).await else { return (None, None) };
+                let title = shown.title().map(|title| tool.own_title(title).to_owned());
+                (title, shown.description().map(str::to_owned))
+            })
+        }
+    }
+
+    /// What words about a call of this tool are looked at by; none if the labels cannot be read.
+    pub(super) async fn about(&self, tool: &CatalogTool) -> Option<About> {
+        let viewer = self.viewer();
+        let labels = viewer.labels(&tool.reference()).await?;
+        let (caller, now_ms) = (self.caller.clone(), viewer.now_ms);
+        Some(About { kind: Kind::Tool, tool: tool.reference(), identity: tool.identity, caller, labels, now_ms })
+    }
+
     fn viewer(&self) -> Viewer<'_> {
         let now_ms = u64::try_from(self.clock.now().as_millisecond()).unwrap_or(0);
         Viewer { caller: &self.caller, state: &self.state, now_ms }
@@ -98,5 +126,9 @@ impl Reviewer for Titled {
         let title = shown.as_ref().and_then(ShownDefinition::title).map(|title| self.tool.own_title(title));
         let title = title.map(|title| text::shown(title, MAX_TITLE));
         self.inner.ask(&Question { title, ..question.clone() }).await
+    }
+
+    fn widest(&self) -> Remember {
+        self.inner.widest()
     }
 }

@@ -5,16 +5,19 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::admit::gate::ParallelGate;
+use super::consent::remember::RelatedGrant;
+use super::consent::review::Breaker;
 use super::dispatch::memory::ThreadMemory;
 use super::dispatch::meta::TurnInfo;
 use super::emit::sanitise::{Clean, Definitions};
 use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::digest::Digest;
+use crate::model::hook::HookEvent;
 use crate::model::item::CompletedItem;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::Failure;
-use crate::model::verdict::Remember;
+use crate::model::verdict::{Remember, Reviewers, Source};
 use crate::ports::questions::Questions;
 use crate::ports::reviewer::Reviewer;
 use crate::ports::upstream::ProgressSink;
@@ -54,6 +57,8 @@ pub struct CallRequest {
     pub reviewer: Arc<dyn Reviewer>,
     /// Keeps it apart from other calls of the session; none: the client does that itself.
     pub gate: Option<ParallelGate>,
+    /// Counts what the auto reviewer denies in the session (R40).
+    pub breaker: Arc<Breaker>,
     /// Ends the call.
     pub cancel: CancellationToken,
 }
@@ -69,6 +74,8 @@ pub struct Finished {
     pub decision: Option<Decision>,
     /// The digest of the definition that a stale answer has shown (R24).
     pub shown: Option<Digest>,
+    /// Whether the agent's turn should end here: the auto reviewer has denied too much. True once (approval-results 3.4).
+    pub interrupts: bool,
 }
 
 /// What a call would come to.
@@ -78,6 +85,10 @@ pub struct Explanation {
     pub decision: Option<Decision>,
     /// What changed of the tool's definition since it was accepted, line by line, fit to be shown (R24).
     pub changes: Arc<[String]>,
+    /// The grants that are about the tool, and why each does not cover what would be asked; empty where nobody is asked.
+    pub grants: Vec<RelatedGrant>,
+    /// The hooks that are for the tool: each could change what comes of the call. None was run.
+    pub hooks: Vec<(HookEvent, Source)>,
     /// What would happen next.
     pub would: Would,
 }
@@ -94,6 +105,8 @@ pub enum Would {
     Ask {
         /// What could be chosen besides refusing.
         options: Vec<Remember>,
+        /// Who would be asked.
+        reviewers: Reviewers,
     },
     /// It would fail.
     Fail(Failure),

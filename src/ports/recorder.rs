@@ -8,9 +8,12 @@ use crate::model::caller::Caller;
 use crate::model::cleaning::SanitiserVoice;
 use crate::model::decision::{ConnectorVoice, Decision, Voice};
 use crate::model::digest::Digest;
+use crate::model::hook::HookVoice;
 use crate::model::item::Item;
 use crate::model::name::{CallId, ToolRef};
+use crate::model::review::ReviewVoice;
 use crate::model::revision::{PolicySetDigest, Revision};
+use crate::model::verdict::Source;
 
 /// How an ask was settled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,6 +25,16 @@ pub enum Consent {
     Grant {
         /// The grant's id.
         id: String,
+    },
+    /// A hook's allow settled every ask.
+    Hook {
+        /// The hook.
+        source: Source,
+    },
+    /// The auto reviewer agreed; what it said is among the reviews.
+    Reviewed {
+        /// The most trusted reviewer that did.
+        source: Source,
     },
     /// Somebody agreed.
     Agreed {
@@ -80,6 +93,12 @@ pub struct DecisionRecord {
     pub decision: Decision,
     /// How it was settled.
     pub consent: Consent,
+    /// What hooks said before and while it was decided.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookVoice>,
+    /// What came of the reviews.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<ReviewVoice>,
 }
 
 /// What observed components said about a call whose decision is already recorded (R16).
@@ -105,6 +124,9 @@ pub struct ObservedRecord {
     pub connectors: Vec<ConnectorVoice>,
     /// What sanitisers said of the answer: a record of its own, under the policies in force when it arrived.
     pub sanitisers: Vec<SanitiserVoice>,
+    /// What hooks said after the answer: a record of its own, too. These were not only observed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookVoice>,
 }
 
 /// A record could not be written.

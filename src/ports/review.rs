@@ -8,7 +8,7 @@ use super::questions::Questions;
 use crate::model::verdict::{Fault, Source};
 
 /// The longest answer of a reviewer, in bytes.
-pub const MAX_REVIEW: usize = 64 * 1024;
+pub const MAX_REVIEW: usize = crate::model::review::MAX_ANSWER;
 
 /// What a reviewer is told.
 #[derive(Clone)]

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use portcullis::adapters::wasm::{Admission, WasmConnector, builtin};
 use portcullis::model::caller::Caller;
 use portcullis::model::digest::Digest;
 use portcullis::model::name::ToolRef;
@@ -13,7 +12,7 @@ use portcullis::model::tool::{Connector, Hints, ServerIdentity};
 use portcullis::ports::connector::{AppToolFacts, ConnectorAnswer, ConnectorComponent as _};
 use serde_json::{Value, json};
 
-use crate::support::policy::{engine, patient, source};
+use crate::support::policy::load_connector;
 
 /// One row: the settings, the tool, and what is answered.
 struct Row {
@@ -199,11 +198,6 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-fn load(settings: Value) -> Arc<WasmConnector> {
-    let wanted = Admission { settings, limits: patient(), ..Admission::plain(source("connector-baseline")) };
-    engine().admit(builtin::CONNECTOR_BASELINE, wanted).unwrap().connector.unwrap()
-}
-
 fn facts(tool: Tool) -> Arc<AppToolFacts> {
     let connector = Connector { id: "calendar".to_owned(), name: None, account: None, description: None };
     Arc::new(AppToolFacts {
@@ -218,7 +212,7 @@ fn facts(tool: Tool) -> Arc<AppToolFacts> {
 }
 
 async fn answer(settings: Value, tool: Tool) -> ConnectorAnswer {
-    load(settings).evaluate(facts(tool)).await.result.unwrap()
+    load_connector(settings).evaluate(facts(tool)).await.result.unwrap()
 }
 
 #[tokio::test]

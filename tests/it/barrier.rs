@@ -14,7 +14,9 @@ use portcullis::pipeline::CallRequest;
 use portcullis::pipeline::admit::leases::DRAIN;
 use portcullis::pipeline::bind::noted::{Noted, Stated};
 use portcullis::pipeline::bind::prepare::prepare;
-use portcullis::pipeline::consent::approve::{Agreed, Approvers, approve};
+use portcullis::pipeline::consent::agree::{Agreed, Askable};
+use portcullis::pipeline::consent::approve::{Approvers, approve};
+use portcullis::pipeline::consent::review::Breaker;
 use portcullis::pipeline::dispatch::memory::{Marking, ThreadMemory};
 use portcullis::pipeline::dispatch::meta::TurnInfo;
 use portcullis::pipeline::dispatch::{barrier, call, files};
@@ -301,11 +303,17 @@ async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Note
     let who = Approvers {
         catalog: bench.catalog(),
         grants: &*bench.purse,
-        reviewer: person,
+        askable: Askable {
+            hooks: None,
+            breaker: &Breaker::default(),
+            client: None,
+            told: &|| Box::pin(async { (None, None) }),
+            reviewer: person,
+            deadline: bench.pipeline.ask_deadline,
+        },
         clock: &*bench.pipeline.clock,
         stated: noted.stated(),
         changed: None,
-        deadline: bench.pipeline.ask_deadline,
     };
     let approved = approve(&who, &id, &bench.caller, prepared, &mut Agreed::default()).await.unwrap();
     let (mut sofar, turn) = (files::Sofar::default(), TurnInfo::default());
@@ -331,6 +339,8 @@ fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord 
         uploading: false,
         decision: lease.approved().decision().clone(),
         consent: lease.approved().consent().clone(),
+        hooks: Vec::new(),
+        reviews: Vec::new(),
     }
 }
 

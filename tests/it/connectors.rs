@@ -121,7 +121,7 @@ async fn under(modes: &[(LayerKind, ApprovalMode)], hints: &str) -> String {
     bench.redefine(&bench.files, vec![tool_with("write", hints)]).await;
     match bench.pipeline.explain(bench.request("files/write", "{}")).await.would {
         Would::Run { .. } => "run".to_owned(),
-        Would::Ask { options } => format!("{:?}", options.last().unwrap()),
+        Would::Ask { options, .. } => format!("{:?}", options.last().unwrap()),
         Would::Fail(failure) => panic!("{failure:?}"),
     }
 }

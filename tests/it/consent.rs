@@ -137,7 +137,7 @@ async fn r2_never_of_a_less_trusted_layer_counts_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r12_strict_review_needs_the_auto_reviewer_which_is_not_there() {
+async fn r12_strict_review_needs_an_auto_reviewer_and_without_one_nobody_is_asked() {
     for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Never] {
         let set = Policies::open(&["files"]).posture(LayerKind::User, |posture| {
             (posture.strict_review, posture.policy) = (Some(true), Some(policy));
@@ -183,7 +183,7 @@ async fn r22_a_question_whose_arguments_were_cut_says_so_and_offers_no_rememberi
     let question = person.questions().remove(0);
     assert!(question.cut && question.arguments.ends_with('…'));
     assert_eq!(question.options, [Remember::Never]);
-    assert!(matches!(explained.would, Would::Ask { options } if options == question.options), "R38");
+    assert!(matches!(explained.would, Would::Ask { options, .. } if options == question.options), "R38");
 }
 
 #[tokio::test(start_paused = true)]
@@ -419,7 +419,7 @@ proptest! {
                     assert!(ran(&finished) && asked.is_empty());
                     assert_eq!(explained.decision, finished.decision);
                 }
-                Would::Ask { options } => assert_eq!(asked[0].options, options),
+                Would::Ask { options, .. } => assert_eq!(asked[0].options, options),
                 Would::Fail(failure) => {
                     assert_eq!(Some(&failure), finished.item.failure());
                     assert_eq!(explained.decision, finished.decision);

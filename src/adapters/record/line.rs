@@ -15,9 +15,11 @@ use crate::model::caller::Caller;
 use crate::model::cleaning::SanitiserVoice;
 use crate::model::decision::{ConnectorVoice, Voice};
 use crate::model::digest::Digest;
+use crate::model::hook::HookVoice;
 use crate::model::item::{CallInfo, Item, Status};
 use crate::model::name::{CallId, RawToolName, ServerName};
 use crate::model::outcome::{Code, Durations, Outcome};
+use crate::model::review::ReviewVoice;
 use crate::model::revision::{PolicySetDigest, Revision};
 use crate::model::verdict::Folded;
 use crate::ports::approval::Kind;
@@ -46,6 +48,10 @@ struct ItemLine<'a> {
     end: Option<End<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     sanitisers: &'a [SanitiserVoice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    hooks: &'a [HookVoice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    reviews: &'a [ReviewVoice],
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<&'a Caller>,
     #[serde(flatten)]
@@ -103,6 +109,8 @@ struct ObservedLine<'a> {
     connectors: &'a [ConnectorVoice],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     sanitisers: &'a [SanitiserVoice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    hooks: &'a [HookVoice],
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
@@ -125,6 +133,10 @@ struct DecisionLine<'a> {
     now_ms: u64,
     folded: &'a Folded,
     consent: &'a Consent,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    hooks: &'a [HookVoice],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    reviews: &'a [ReviewVoice],
     voices: &'a [Voice],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     connectors: &'a [ConnectorVoice],
@@ -146,9 +158,12 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             ("completed", &completed.call, completed.status, completed.completed_at, Some(end))
         }
     };
-    let (sanitisers, tool_input) = match item {
-        Item::Started(_) => (&[][..], None),
-        Item::Completed(completed) => (completed.sanitisers.as_slice(), completed.tool_input.as_deref()),
+    let (sanitisers, hooks, reviews, tool_input) = match item {
+        Item::Started(_) => (&[][..], &[][..], &[][..], None),
+        Item::Completed(completed) => {
+            let (hooks, reviews) = (completed.hooks.as_slice(), completed.reviews.as_slice());
+            (completed.sanitisers.as_slice(), hooks, reviews, completed.tool_input.as_deref())
+        }
     };
     // Named one by one: a field that is added must be decided on here, not leak into logs.
     let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
@@ -158,6 +173,8 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             status,
             end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
             sanitisers: if bare { &[] } else { sanitisers },
+            hooks: if bare { &[] } else { hooks },
+            reviews: if bare { &[] } else { reviews },
             caller: (!bare).then_some(caller),
             about: (!bare).then_some(About {
                 connector_id: connector_id.as_deref(),
@@ -208,6 +225,8 @@ pub(super) fn decision(record: &DecisionRecord, max: usize) -> std::io::Result<V
             now_ms: record.decision.now_ms,
             folded: &record.decision.folded,
             consent: &record.consent,
+            hooks: &record.hooks,
+            reviews: &record.reviews,
             voices: &record.decision.voices,
             connectors: &record.decision.connectors,
             steps,
@@ -241,6 +260,7 @@ pub(super) fn observed(record: &ObservedRecord, max: usize) -> std::io::Result<V
             voices,
             connectors,
             sanitisers,
+            hooks: &record.hooks,
             cut,
         };
         encode(&line, max)
@@ -312,6 +332,8 @@ pub(super) mod samples {
             durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
             tool_input: None,
             sanitisers: Vec::new(),
+            reviews: Vec::new(),
+            hooks: Vec::new(),
             pollutes_memory: false,
         })
     }
@@ -349,6 +371,8 @@ pub(super) mod samples {
                 now_ms: 0,
             },
             consent: Consent::Refused,
+            hooks: Vec::new(),
+            reviews: Vec::new(),
         }
     }
 }

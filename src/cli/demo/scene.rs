@@ -196,6 +196,8 @@ fn settled(consent: &Consent, outcome: &Outcome) -> Option<String> {
     match consent {
         Consent::Unasked => None,
         Consent::Grant { .. } => Some("agreed to earlier in this session".to_owned()),
+        Consent::Hook { source } => Some(format!("allowed by the hook {source}")),
+        Consent::Reviewed { source } => Some(format!("allowed by the automatic reviewer {source}")),
         Consent::Agreed { remember, .. } => Some(match remember {
             Remember::Never => "the person agreed, for this call".to_owned(),
             Remember::Session => "the person agreed, for the session".to_owned(),

@@ -117,6 +117,8 @@ pub struct ServerEntry {
     pub connection: Arc<dyn Connection>,
     /// Whether the server asked for the state of the sandbox on this connection.
     pub wants_sandbox_state: bool,
+    /// Whether it is the Apps server: somebody gave it connectors (R9).
+    pub apps: bool,
     /// What calls need to know.
     pub view: ServerView,
 }
@@ -299,8 +301,8 @@ impl ServerEntry {
     fn of(server: PublishedServer) -> Self {
         let config = with_connectors(server.config, &server.connectors);
         let fingerprint = ServerFingerprint { connection: server.connection.id(), config };
-        let PublishedServer { connection, wants_sandbox_state, view, .. } = server;
-        Self { fingerprint, connection, wants_sandbox_state, view }
+        let PublishedServer { connection, connectors, wants_sandbox_state, view, .. } = server;
+        Self { fingerprint, connection, wants_sandbox_state, apps: !connectors.is_empty(), view }
     }
 }
 

@@ -2,5 +2,6 @@
 
 pub mod await_ready;
 pub mod files;
+pub mod hooks;
 pub mod noted;
 pub mod prepare;

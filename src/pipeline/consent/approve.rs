@@ -1,17 +1,17 @@
 //! Decides, asks where it must, and returns the proof that a call may run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::agree::{Agreed, Askable, Said, Step};
 use super::observe::Observers;
-use super::settle::{Answered, Settled, Standing, not_agreed, settle};
+use super::settle::{Settled, Standing, settle};
 use super::{ask, decide, remember};
 use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, Target};
-use crate::model::outcome::{Code, Failure, Stage};
-use crate::model::verdict::{Folded, Label, Reason, Refusal, RuleId, Source};
+use crate::model::outcome::{Failure, Stage};
+use crate::model::verdict::{Folded, Label, Reason, Refusal, Remember, RuleId, Source};
 use crate::pipeline::admit::catalog::Catalog;
 use crate::pipeline::bind::noted::Stated;
 use crate::pipeline::bind::prepare::Prepared;
@@ -19,12 +19,7 @@ use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::grants::{Grant, Grants};
 use crate::ports::recorder::Consent;
-use crate::ports::reviewer::{Reply, Reviewer};
 use crate::ports::state::{Effects, StateFailed};
-
-/// How often a call is decided again because the policies changed before its lease, and how often somebody is asked about
-/// it (R19).
-pub const MAX_ROUNDS: usize = 3;
 
 /// Who is needed to approve a call.
 pub struct Approvers<'a> {
@@ -33,15 +28,13 @@ pub struct Approvers<'a> {
     /// Remembered agreements.
     pub grants: &'a dyn Grants,
     /// Whoever can be asked.
-    pub reviewer: &'a dyn Reviewer,
+    pub askable: Askable<'a>,
     /// The time of day.
     pub clock: &'a dyn Clock,
     /// What was before, and what this call counts.
     pub stated: &'a Stated,
     /// Why a person must agree because of what the tool's definition has become (R24).
     pub changed: Option<&'a Reason>,
-    /// How long an answer is waited for.
-    pub deadline: Duration,
 }
 
 /// Proof that a call may run: the prepared call, and what it was approved by.
@@ -52,6 +45,8 @@ pub struct Approved {
     policies: Arc<PolicySet>,
     consent: Consent,
     grant: Option<Grant>,
+    spends: Option<Grant>,
+    said: Said,
     observers: Option<Observers>,
     labels: Vec<Label>,
 }
@@ -69,16 +64,6 @@ pub struct Refused {
     pub policies: Arc<PolicySet>,
     /// The observed components that match the call.
     pub observers: Option<Observers>,
-}
-
-/// What was agreed to so far for one call; survives a decision that has to be taken again.
-#[derive(Debug, Default)]
-pub struct Agreed {
-    answered: Answered,
-    grant: Option<Grant>,
-    consent: Option<Consent>,
-    questions: usize,
-    again: usize,
 }
 
 impl Approved {
@@ -110,6 +95,18 @@ impl Approved {
     #[must_use]
     pub fn grant(&self) -> Option<&Grant> {
         self.grant.as_ref()
+    }
+
+    /// Returns the grant for one call that this call uses up at the hand-over (R17).
+    #[must_use]
+    pub fn spends(&self) -> Option<&Grant> {
+        self.spends.as_ref()
+    }
+
+    /// Returns what hooks and reviewers said.
+    #[must_use]
+    pub fn said(&self) -> &Said {
+        &self.said
     }
 
     /// Returns the observed components that match the call, for once its record is kept.
@@ -163,21 +160,16 @@ pub async fn approve(
             answered: &agreed.answered,
             now_ms,
             reviewer: policies.postures.reviewer(),
-            widest: &|asks| ask::widest(&prepared, asks),
+            widest: &|asks| {
+                let channel = who.askable.reviewer.widest();
+                ask::widest(&prepared, asks).min(remember::widest(&prepared)).min(channel)
+            },
         };
         let settled = settle(&decided, who.grants, &standing);
-        let (asks, reviewers, options) = match settled {
-            Settled::Refuse(failure) => {
-                return Err(Box::new(Refused {
-                    failure,
-                    prepared,
-                    decision: decided.decision,
-                    policies,
-                    observers: decided.observers,
-                }));
-            }
+        let failure = match settled {
+            Settled::Refuse(failure) => failure,
             Settled::Run { grant } => {
-                let by_grant = grant.map(|grant| Consent::Grant { id: grant.id });
+                let by_grant = grant.as_ref().map(|grant| Consent::Grant { id: grant.id.clone() });
                 let consent = by_grant.or_else(|| agreed.consent.clone()).unwrap_or(Consent::Unasked);
                 return Ok(Approved {
                     prepared,
@@ -185,39 +177,21 @@ pub async fn approve(
                     policies,
                     consent,
                     grant: agreed.grant.clone(),
+                    spends: grant.map(|grant| *grant).filter(|grant| grant.scope == Remember::Never),
+                    said: agreed.said.clone(),
                     observers: decided.observers,
                     labels: decided.labels,
                 });
             }
-            Settled::Ask { asks, reviewers, options } => (asks, reviewers, options),
-        };
-        let refuse = |code| Box::new(not_agreed(&target, code, &asks));
-        if agreed.questions == MAX_ROUNDS {
-            let failure = refuse(Code::PoliciesUnstable);
-            return Err(Box::new(Refused {
-                failure,
-                prepared,
-                decision: decided.decision,
-                policies,
-                observers: decided.observers,
-            }));
-        }
-        agreed.questions += 1;
-        let agreement = Arc::new(remember::agreement(subject.clone(), &asks, prepared.bound()));
-        let reply = ask::ask(who.reviewer, call, &prepared, &agreement, &asks, reviewers, &options, who.deadline).await;
-        let code = match reply {
-            Reply::Allowed { remember: scope, approver } => {
-                agreed.answered.note(&asks, reviewers);
-                agreed.grant = remember::grant(&agreement, scope, &approver, now_ms);
-                agreed.consent = Some(Consent::Agreed { approver, remember: scope, not_remembered: false });
-                continue;
+            Settled::Ask(open) => {
+                let (target, subject, policies) = (&target, &subject, &*policies);
+                let step = Step { call, target, subject, prepared: &prepared, policies, now_ms };
+                match agreed.step(&who.askable, &step, &open).await {
+                    Ok(()) => continue,
+                    Err(failure) => failure,
+                }
             }
-            Reply::Declined => Code::Declined,
-            Reply::Cancelled => Code::AskCancelled,
-            Reply::Expired => Code::AskExpired,
-            Reply::Nobody => Code::NobodyToAsk,
         };
-        let failure = refuse(code);
         return Err(Box::new(Refused {
             failure,
             prepared,
@@ -241,14 +215,5 @@ fn without_state(prepared: Prepared, policies: Arc<PolicySet>, now_ms: u64, erro
         decision: Decision { connectors: Vec::new(), voices: Vec::new(), folded, steps, now_ms },
         policies,
         observers: None,
-    }
-}
-
-impl Agreed {
-    /// Notes that the policies changed before the lease; false when that has happened too often to decide once more.
-    #[must_use]
-    pub fn decide_again(&mut self) -> bool {
-        self.again += 1;
-        self.again <= MAX_ROUNDS
     }
 }

@@ -26,23 +26,9 @@ const SHOWN_PATH: usize = 256;
 
 /// Asks, and returns what came of it.
 ///
-/// An ask that needs the auto reviewer cannot be settled by a person alone: this host has no auto reviewer, so nobody can be
-/// asked. An answer that was not offered is a refusal (R20).
-pub async fn ask(
-    reviewer: &dyn Reviewer,
-    call: &CallId,
-    prepared: &Prepared,
-    agreement: &Arc<Agreement>,
-    asks: &BTreeSet<StandingAsk>,
-    reviewers: Reviewers,
-    options: &[Remember],
-    deadline: Duration,
-) -> Reply {
-    if reviewers.auto {
-        return Reply::Nobody;
-    }
-    let question = question(call, prepared, agreement, asks, reviewers, options, deadline);
-    let reply = tokio::time::timeout(deadline, reviewer.ask(&question)).await.unwrap_or(Reply::Expired);
+/// An answer that was not offered is a refusal (R20).
+pub async fn ask(reviewer: &dyn Reviewer, question: &Question) -> Reply {
+    let reply = tokio::time::timeout(question.deadline, reviewer.ask(question)).await.unwrap_or(Reply::Expired);
     match reply {
         Reply::Allowed { remember, .. } if !question.options.contains(&remember) => Reply::Declined,
         reply => reply,
@@ -56,7 +42,6 @@ pub fn question(
     prepared: &Prepared,
     agreement: &Arc<Agreement>,
     asks: &BTreeSet<StandingAsk>,
-    reviewers: Reviewers,
     options: &[Remember],
     deadline: Duration,
 ) -> Question {
@@ -78,7 +63,7 @@ pub fn question(
         denial: None,
         cut: is_long(&all) || asks.len() > SHOWN_ASKS || has_many_files(prepared),
         asks,
-        reviewers,
+        reviewers: Reviewers::PERSON,
         options: options.to_vec(),
         deadline,
     }

@@ -152,7 +152,7 @@ fn allows(opinion: &Opinion) -> bool {
 }
 
 /// R11: an allow lifts an ask that builtin values produced, or those of a layer no more trusted than the allowing one.
-fn may_lift(allowing: &LayerRef, origin: &LayerRef) -> bool {
+pub(super) fn may_lift(allowing: &LayerRef, origin: &LayerRef) -> bool {
     origin.kind() == LayerKind::Builtin || allowing.is_at_least_as_trusted_as(origin)
 }
 

@@ -122,7 +122,9 @@ impl Observatory {
                 Err(_full) => observers.given_up(),
             };
             let (at, sanitisers) = (clock.now(), Vec::new());
-            let record = ObservedRecord { at, call, kind, tool, policy_set, arguments, voices, connectors, sanitisers };
+            let hooks = Vec::new();
+            let record =
+                ObservedRecord { at, call, kind, tool, policy_set, arguments, voices, connectors, sanitisers, hooks };
             recorder.observed(&record);
         });
     }

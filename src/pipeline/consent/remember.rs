@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::verdict::{AskKey, Remember, StandingAsk};
@@ -44,10 +46,73 @@ fn covers(grant: &Grant, asks: &BTreeSet<StandingAsk>, arguments: Digest) -> boo
         && (!bound || grant.arguments == Some(arguments))
 }
 
+/// A grant that is about the tool, as `explain` tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RelatedGrant {
+    /// Its id.
+    pub id: String,
+    /// How long it holds.
+    pub scope: Remember,
+    /// Who gave it.
+    pub approver: String,
+    /// Why it does not cover today's asks, everything that is so; empty: it does.
+    pub why_not: Vec<&'static str>,
+}
+
+/// Compares a grant with what would be asked now.
+#[must_use]
+pub fn compare(
+    grant: &Grant,
+    subject: &GrantSubject,
+    asks: &BTreeSet<StandingAsk>,
+    arguments: Digest,
+    now_ms: u64,
+) -> RelatedGrant {
+    let bound = grant.arguments.is_some() || asks.iter().any(|ask| ask.ask.bind_arguments);
+    let (own, today) = (&grant.subject, subject);
+    let same_person = (&own.caller.tenant, &own.caller.principal, &own.caller.groups)
+        == (&today.caller.tenant, &today.caller.principal, &today.caller.groups);
+    let reasons = [
+        (grant.expires_ms <= now_ms, "it has ended"),
+        (!same_person, "it was given to another caller, or to one with other groups"),
+        (
+            grant.scope == Remember::Session && own.caller.session != today.caller.session,
+            "it was given for another session",
+        ),
+        (own.identity != today.identity, "the server is another program or URL now"),
+        (own.definition != today.definition, "the tool's definition has changed"),
+        (own.connector != today.connector, "the tool's connector or account is another one"),
+        (
+            asks.iter().any(|ask| !grant.answered.contains(&ask.key)),
+            "somebody asks now who was not asked then, or by another rule or as another component",
+        ),
+        (asks.iter().any(|ask| ask.fault.is_some()), "a component fails, which only a fresh answer settles"),
+        (asks.iter().any(|ask| ask.strict), "every call is to be reviewed"),
+        (grant.scope > limit(asks), "today nobody may agree for as long"),
+        (bound && grant.arguments != Some(arguments), "the arguments are others, or were not bound then"),
+    ];
+    let why_not = reasons.into_iter().filter(|(so, _)| *so).map(|(_, why)| why).collect();
+    RelatedGrant { id: grant.id.clone(), scope: grant.scope, approver: grant.approver.clone(), why_not }
+}
+
 /// Returns how long an agreement to `asks` may be remembered: the narrowest of their limits.
 #[must_use]
 pub fn limit(asks: &BTreeSet<StandingAsk>) -> Remember {
     asks.iter().map(|ask| ask.ask.remember).min().unwrap_or(Remember::Never)
+}
+
+/// Returns how long an agreement to calls of this tool may be remembered at most, whoever asks (approval-results 4): "always"
+/// is not for servers that a plugin provides, and nothing is remembered for an App whose connector nobody knows.
+#[must_use]
+pub fn widest(prepared: &Prepared) -> Remember {
+    let tool = prepared.tool();
+    if prepared.server().apps && tool.connector.is_none() {
+        Remember::Never
+    } else if tool.plugin.is_some() {
+        Remember::Session
+    } else {
+        Remember::Always
+    }
 }
 
 /// Says what an agreement to `asks` is an agreement to.

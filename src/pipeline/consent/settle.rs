@@ -20,16 +20,80 @@ pub enum Settled {
         grant: Option<Box<Grant>>,
     },
     /// Somebody must agree.
-    Ask {
-        /// The asks that stand.
-        asks: BTreeSet<StandingAsk>,
-        /// Who must agree.
-        reviewers: Reviewers,
-        /// What may be offered besides refusing.
-        options: Vec<Remember>,
-    },
+    Ask(Open),
     /// It is refused.
     Refuse(Box<Failure>),
+}
+
+/// Asks of which some are not settled yet. Hooks may settle them, the auto reviewer and a person the rest.
+#[derive(Debug, Clone)]
+pub struct Open {
+    /// Every ask that stands, the settled ones included: who agrees reads all of them. Some of them lack somebody.
+    pub asks: BTreeMap<StandingAsk, Needs>,
+    /// What may be offered to a person besides refusing.
+    pub options: Vec<Remember>,
+    /// Whether the auto reviewer has, or had, a part in it: then nothing is remembered.
+    pub reviewed: bool,
+    /// Whether nobody may be asked because of the approval policy `never` (U1).
+    pub never: bool,
+}
+
+/// Who has a say about one ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Who must agree.
+    pub must: Reviewers,
+    /// Who of these has not yet.
+    pub missing: Reviewers,
+}
+
+impl Needs {
+    fn is_settled(&self) -> bool {
+        self.missing == Reviewers::default()
+    }
+}
+
+impl Open {
+    fn those(&self, which: impl Fn(&Needs) -> bool) -> BTreeSet<StandingAsk> {
+        self.asks.iter().filter(|(_, needs)| which(needs)).map(|(ask, _)| ask.clone()).collect()
+    }
+
+    /// Returns all of them.
+    #[must_use]
+    pub fn all(&self) -> BTreeSet<StandingAsk> {
+        self.those(|_| true)
+    }
+
+    /// Returns those that are not settled. Never empty.
+    #[must_use]
+    pub fn left(&self) -> BTreeSet<StandingAsk> {
+        self.those(|needs| !needs.is_settled())
+    }
+
+    /// Returns those that the auto reviewer must agree to, if it has not agreed to all of them; else none.
+    #[must_use]
+    pub fn automatic(&self) -> BTreeSet<StandingAsk> {
+        if self.missing().auto { self.those(|needs| needs.must.auto) } else { BTreeSet::new() }
+    }
+
+    /// Returns those that a person must agree to.
+    #[must_use]
+    pub fn personal(&self) -> BTreeSet<StandingAsk> {
+        self.those(|needs| needs.must.person)
+    }
+
+    /// Returns who must still agree, all asks together (R12: the union).
+    #[must_use]
+    pub fn missing(&self) -> Reviewers {
+        self.asks.values().fold(Reviewers::default(), |all, needs| all.union(needs.missing))
+    }
+
+    /// U1: what is left to ask under `never` is refused. The strict ask is the auto reviewer's, who may be asked (R10).
+    #[must_use]
+    pub fn refused_by_never(&self, target: &Target) -> Option<Box<Failure>> {
+        let left = self.left();
+        (self.never && left.iter().any(|ask| !ask.strict)).then(|| Box::new(never(target, &left)))
+    }
 }
 
 /// What `settle` needs besides the decision.
@@ -67,9 +131,10 @@ impl Answered {
         }
     }
 
-    /// Whether everybody who must agree to `ask` has agreed to it.
-    fn covers(&self, ask: &StandingAsk, must: Reviewers) -> bool {
-        self.0.get(&identity(ask)).is_some_and(|agreed| agreed.union(must) == *agreed)
+    /// Returns who of those that must agree to `ask` have not.
+    fn missing(&self, ask: &StandingAsk, must: Reviewers) -> Reviewers {
+        let agreed = self.0.get(&identity(ask)).copied().unwrap_or_default();
+        Reviewers { person: must.person && !agreed.person, auto: must.auto && !agreed.auto }
     }
 }
 
@@ -90,25 +155,21 @@ pub fn settle(decided: &Decided, grants: &dyn Grants, standing: &Standing<'_>) -
     };
     // An answer that was just given for this call stands until the hand-over, fault asks included.
     let must = |ask: &StandingAsk| must_agree(ask, decided, standing.reviewer);
-    if asks.iter().all(|ask| standing.answered.covers(ask, must(ask))) {
+    let needs = |ask: &StandingAsk| Needs { must: must(ask), missing: standing.answered.missing(ask, must(ask)) };
+    let all: BTreeMap<_, _> = asks.iter().map(|ask| (ask.clone(), needs(ask))).collect();
+    let left: BTreeSet<_> = all.iter().filter(|(_, needs)| !needs.is_settled()).map(|(ask, _)| ask.clone()).collect();
+    if left.is_empty() {
         return Settled::Run { grant: None };
     }
-    if let Some(grant) = remember::covering(grants, standing.subject, asks, standing.arguments, standing.now_ms) {
+    if let Some(grant) = remember::covering(grants, standing.subject, &left, standing.arguments, standing.now_ms) {
         return Settled::Run { grant: Some(Box::new(grant)) };
     }
-    // U1: what is left to ask under `never` is refused. The strict ask is the auto reviewer's, who may be asked (R10).
-    if decided.never && asks.iter().any(|ask| !ask.strict) {
-        return Settled::Refuse(Box::new(never(standing.target, asks)));
-    }
+    // What the auto reviewer agrees to holds for the call alone, and so does what a person agrees to beside it.
+    let reviewed = all.values().any(|needs| needs.must.auto);
     let widest = remember::limit(asks).min(grants.widest()).min((standing.widest)(asks));
+    let widest = if reviewed { Remember::Never } else { widest };
     let options = [Remember::Never, Remember::Session, Remember::Always].into_iter().filter(|o| *o <= widest).collect();
-    // R12: the union over all asks.
-    let reviewers = asks.iter().map(must).fold(Reviewers::default(), Reviewers::union);
-    // There is no auto reviewer in this host: what needs its agreement can be agreed to by nobody.
-    if reviewers.auto {
-        return Settled::Refuse(Box::new(not_agreed(standing.target, Code::NobodyToAsk, asks)));
-    }
-    Settled::Ask { asks: asks.clone(), reviewers, options }
+    Settled::Ask(Open { asks: all, options, reviewed, never: decided.never })
 }
 
 /// Who must agree to one ask; an ask that names nobody leaves it to the configuration.
@@ -129,7 +190,7 @@ pub(in crate::pipeline) fn refused(target: &Target, refusals: &BTreeSet<Refusal>
     let faulty = first.is_some_and(|refusal| refusal.fault.is_some());
     let code = if faulty { Code::ComponentFailed } else { Code::Denied };
     let why = if faulty { "because a policy component failed" } else { "by policy" };
-    let origin = first.map(|refusal| origin(&refusal.source, refusal.reason.rule.clone()));
+    let origin = first.map(|refusal| Origin::of(&refusal.source, refusal.reason.rule.clone()));
     let detail: Vec<String> = refusals.iter().map(|r| format!("{}: {}", r.source, r.reason.text)).collect();
     failure(target, code, why, origin).detail(detail.join("; "))
 }
@@ -152,6 +213,19 @@ pub fn not_agreed(target: &Target, code: Code, asks: &BTreeSet<StandingAsk>) -> 
     failure(target, code, why, first_asker(asks)).detail(reasons(asks))
 }
 
+/// The same, where a hook or a reviewer is behind it: `by` it, else the first who asked; `why` in the host's words.
+#[must_use]
+pub fn refused_because(
+    target: &Target,
+    code: Code,
+    why: &str,
+    by: Option<&Source>,
+    asks: &BTreeSet<StandingAsk>,
+) -> Failure {
+    let origin = by.map(|by| Origin::of(by, None)).or_else(|| first_asker(asks));
+    failure(target, code, &format!("because {why}"), origin).detail(reasons(asks))
+}
+
 /// One sentence for the model: what, why in the host's words, who by id. No text of a component (R30).
 fn failure(target: &Target, code: Code, why: &str, origin: Option<Origin>) -> Failure {
     let by = origin.as_ref().map_or_else(String::new, |origin| match &origin.rule {
@@ -168,11 +242,7 @@ fn failure(target: &Target, code: Code, why: &str, origin: Option<Origin>) -> Fa
 
 fn first_asker(asks: &BTreeSet<StandingAsk>) -> Option<Origin> {
     let first = asks.iter().max_by(|a, b| a.key.source.layer.cmp(&b.key.source.layer).then_with(|| b.cmp(a)));
-    first.map(|ask| origin(&ask.key.source, ask.key.rule.clone()))
-}
-
-fn origin(source: &Source, rule: Option<crate::model::verdict::RuleId>) -> Origin {
-    Origin { layer: source.layer.clone(), component: source.component.to_string(), rule }
+    first.map(|ask| Origin::of(&ask.key.source, ask.key.rule.clone()))
 }
 
 fn reasons(asks: &BTreeSet<StandingAsk>) -> String {

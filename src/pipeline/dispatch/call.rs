@@ -97,6 +97,7 @@ pub async fn hand_over(
     if let Err(error) = with.noted.stated().pin(with.accepts).await {
         return Err(Box::new(Failure::state_failed(Stage::Lease, error)));
     }
+    let spent = Spent::take(grants, approved.spends(), &target)?;
     if !lease.begin_hand_over() {
         return Err(Box::new(Failure::stale(&target)));
     }
@@ -110,6 +111,7 @@ pub async fn hand_over(
     let why = match tokio::time::timeout_at(at + timeout, connection.hand_over(outgoing)).await {
         Ok(Ok(in_flight)) => {
             kept.confirm();
+            spent.confirm();
             with.noted.set_sent(true);
             return Ok(Sent { in_flight, target, timeout, at, open });
         }
@@ -153,6 +155,44 @@ impl Drop for Kept<'_> {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
             self.grants.forget(id);
+        }
+    }
+}
+
+/// A grant for one call that this call uses up (R17). Dropped before it is confirmed, it is put back: the call was not sent.
+struct Spent<'a> {
+    grants: &'a dyn Grants,
+    grant: Option<Grant>,
+}
+
+impl<'a> Spent<'a> {
+    fn take(grants: &'a dyn Grants, grant: Option<&Grant>, target: &Target) -> Result<Self, Box<Failure>> {
+        let Some(grant) = grant else { return Ok(Self { grants, grant: None }) };
+        match grants.take(&grant.id) {
+            Ok(true) => Ok(Self { grants, grant: Some(grant.clone()) }),
+            Ok(false) => {
+                let message = format!(
+                    "MCP tool call `{}` was refused because the approval for it was for one call, and another call has used \
+                     it; make the call again to be asked",
+                    shown(target)
+                );
+                Err(Box::new(Failure::new(Stage::Lease, Code::GrantSpent, message)))
+            }
+            Err(error) => Err(Box::new(Failure::state_failed(Stage::Lease, error))),
+        }
+    }
+
+    fn confirm(mut self) {
+        self.grant = None;
+    }
+}
+
+impl Drop for Spent<'_> {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take()
+            && let Err(error) = self.grants.store(grant)
+        {
+            tracing::warn!(%error, "an approval for one call is lost, although the call was not sent");
         }
     }
 }

@@ -25,8 +25,10 @@ use crate::pipeline::admit::catalog::Catalog;
 use crate::pipeline::admit::gate::Passage;
 use crate::pipeline::bind::noted::{Noted, Stated};
 use crate::pipeline::bind::prepare::Prepared;
-use crate::pipeline::consent::approve::{self, Agreed, Approvers};
+use crate::pipeline::consent::agree::{Agreed, Askable};
+use crate::pipeline::consent::approve::{self, Approvers};
 use crate::pipeline::consent::observe::Observatory;
+use crate::pipeline::consent::review::Breaker;
 use crate::ports::clock::Clock;
 use crate::ports::grants::NoGrants;
 use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
@@ -43,6 +45,8 @@ pub struct Desk {
     pub(in crate::pipeline) client: Arc<dyn Questions>,
     /// Whoever can be asked about an answer.
     pub(in crate::pipeline) reviewer: Arc<dyn Reviewer>,
+    /// Counts what the auto reviewer denies in the session.
+    pub(in crate::pipeline) breaker: Arc<Breaker>,
     /// The catalog, for the policies in force.
     pub(in crate::pipeline) catalog: Arc<Catalog>,
     /// Takes the decisions.
@@ -100,19 +104,32 @@ impl Desk {
         let who = Approvers {
             catalog: &self.catalog,
             grants: &NoGrants,
-            reviewer: &*self.reviewer,
+            askable: Askable {
+                // Hooks are about calls; this is a part of one that they have let pass.
+                hooks: None,
+                breaker: &self.breaker,
+                client: Some(Arc::clone(&self.client)),
+                told: &|| Box::pin(async { (None, None) }),
+                reviewer: &*self.reviewer,
+                deadline,
+            },
             clock: &*self.clock,
             stated: &noted.stated().clone(),
             // The call that it answers for has been agreed to.
             changed: None,
-            deadline,
         };
-        let decided = approve::approve(&who, &self.call, &self.caller, reply, &mut Agreed::default()).await;
+        let mut agreed = Agreed::default();
+        let decided = approve::approve(&who, &self.call, &self.caller, reply, &mut agreed).await;
         let approved = match decided {
             Ok(approved) => approved,
             Err(refused) => {
                 let policies = Arc::clone(&refused.policies);
-                let deciding = Deciding { policies, decision: refused.decision.clone(), consent: Consent::Refused };
+                let deciding = Deciding {
+                    policies,
+                    decision: refused.decision.clone(),
+                    consent: Consent::Refused,
+                    said: agreed.said,
+                };
                 let record = record::of(&*self.clock, &self.call, &self.caller, &refused.prepared, deciding);
                 if let Err(error) = self.recorder.decision(&record) {
                     tracing::warn!(%error, "the record of a refusal was lost");
@@ -122,7 +139,7 @@ impl Desk {
             }
         };
         let (decision, consent) = (approved.decision().clone(), approved.consent().clone());
-        let deciding = Deciding { policies: Arc::clone(approved.policies()), decision, consent };
+        let deciding = Deciding { policies: Arc::clone(approved.policies()), decision, consent, said: agreed.said };
         let record = record::of(&*self.clock, &self.call, &self.caller, approved.prepared(), deciding);
         if self.recorder.decision(&record).is_err() {
             return Err(NoAnswer::failed("the decision could not be recorded, so the answer is not passed on"));

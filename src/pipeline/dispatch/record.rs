@@ -6,6 +6,7 @@ use crate::model::caller::Caller;
 use crate::model::decision::Decision;
 use crate::model::name::CallId;
 use crate::pipeline::bind::prepare::Prepared;
+use crate::pipeline::consent::agree::Said;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::recorder::{Consent, DecisionRecord};
@@ -18,6 +19,8 @@ pub struct Deciding {
     pub decision: Decision,
     /// How it was settled.
     pub consent: Consent,
+    /// What hooks and reviewers said.
+    pub said: Said,
 }
 
 /// Makes the record.
@@ -44,5 +47,7 @@ pub fn of(
         uploading: false,
         decision: deciding.decision,
         consent: deciding.consent,
+        hooks: deciding.said.hooks,
+        reviews: deciding.said.reviews,
     }
 }

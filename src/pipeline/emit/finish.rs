@@ -65,6 +65,7 @@ impl Finishing<'_> {
             voices: Vec::new(),
             connectors: Vec::new(),
             sanitisers: Vec::new(),
+            hooks: Vec::new(),
         };
         self.observatory.start_answer(observed, cleaned.observers);
         let kept = match unread {

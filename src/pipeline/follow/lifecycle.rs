@@ -10,8 +10,10 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::model::cleaning::SanitiserVoice;
+use crate::model::hook::HookVoice;
 use crate::model::item::{CallInfo, CompletedItem, Item, StartedItem, Status};
 use crate::model::outcome::{Code, Durations, Failure, Outcome, Stage};
+use crate::model::review::ReviewVoice;
 use crate::ports::clock::Clock;
 use crate::ports::recorder::Recorder;
 
@@ -25,6 +27,8 @@ pub struct Started {
     sanitisers: Vec<SanitiserVoice>,
     tool_input: Option<Arc<Map<String, Value>>>,
     polluted: bool,
+    hooks: Vec<HookVoice>,
+    reviews: Vec<ReviewVoice>,
     spent: bool,
 }
 
@@ -35,7 +39,8 @@ impl Started {
         let item = StartedItem { call: call.clone(), status: Status::InProgress, started_at: clock.now() };
         recorder.item(&Item::Started(item));
         let (sent, sanitisers, tool_input) = (None, Vec::new(), None);
-        Self { recorder, clock, call, begun, sent, sanitisers, tool_input, polluted: false, spent: false }
+        let (polluted, hooks, reviews, spent) = (false, Vec::new(), Vec::new(), false);
+        Self { recorder, clock, call, begun, sent, sanitisers, tool_input, polluted, hooks, reviews, spent }
     }
 
     /// Notes that the request was handed over; the call's own duration counts from there.
@@ -56,6 +61,17 @@ impl Started {
     /// Notes what sanitisers said of the answer.
     pub fn sanitised(&mut self, voices: Vec<SanitiserVoice>) {
         self.sanitisers = voices;
+    }
+
+    /// Notes what hooks and the auto reviewer said of the call.
+    pub fn said(&mut self, hooks: Vec<HookVoice>, reviews: Vec<ReviewVoice>) {
+        (self.hooks, self.reviews) = (hooks, reviews);
+    }
+
+    /// Returns what was sent in the place of the arguments, if that is something else.
+    #[must_use]
+    pub fn tool_input(&self) -> Option<&Map<String, Value>> {
+        self.tool_input.as_deref()
     }
 
     /// Whether the request was handed over.
@@ -84,6 +100,8 @@ impl Started {
             tool_input: self.tool_input.clone(),
             sanitisers: self.sanitisers.clone(),
             pollutes_memory: self.polluted,
+            hooks: self.hooks.clone(),
+            reviews: self.reviews.clone(),
         };
         self.recorder.item(&Item::Completed(item.clone()));
         item

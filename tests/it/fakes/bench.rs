@@ -143,10 +143,13 @@ impl Bench {
 
     /// `files/write` is from now on a tool of this App.
     pub(crate) async fn link(&self, connector: &str) {
+        self.link_tool("write", connector).await;
+    }
+
+    /// The same for any tool of `files`, which is the Apps server from now on.
+    pub(crate) async fn link_tool(&self, tool: &str, connector: &str) {
         let app = Connector { id: connector.to_owned(), name: None, account: None, description: None };
-        self.change(&self.files, |published| {
-            _ = published.connectors.insert(RawToolName::parse("write").unwrap(), app)
-        });
+        self.change(&self.files, |published| _ = published.connectors.insert(RawToolName::parse(tool).unwrap(), app));
         self.publish().await;
     }
 
@@ -189,6 +192,7 @@ impl Bench {
             questions: None,
             reviewer: Arc::new(NobodyThere),
             gate: None,
+            breaker: Arc::default(),
             cancel: CancellationToken::new(),
         }
     }

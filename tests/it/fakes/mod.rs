@@ -4,7 +4,9 @@
 //! the order of steps across all ports can be read off.
 
 pub(crate) mod bench;
+pub(crate) mod hook;
 pub(crate) mod house;
+pub(crate) mod judge;
 pub(crate) mod people;
 pub(crate) mod policy;
 pub(crate) mod sanitiser;

@@ -28,12 +28,20 @@ pub(crate) struct Person {
     replies: Mutex<VecDeque<Reply>>,
     gate: Mutex<Option<Arc<Gate>>>,
     questions: Mutex<Vec<Question>>,
+    widest: Mutex<Remember>,
 }
 
 impl Person {
     pub(crate) fn replying(journal: &Journal, replies: impl IntoIterator<Item = Reply>) -> Arc<Self> {
         let replies = Mutex::new(replies.into_iter().collect());
-        Arc::new(Self { journal: journal.clone(), replies, gate: Mutex::default(), questions: Mutex::default() })
+        let (gate, questions, widest) = (Mutex::default(), Mutex::default(), Mutex::new(Remember::Always));
+        Arc::new(Self { journal: journal.clone(), replies, gate, questions, widest })
+    }
+
+    /// Asked by a channel that offers no more than the session.
+    pub(crate) fn without_always(self: Arc<Self>) -> Arc<Self> {
+        *self.widest.lock() = Remember::Session;
+        self
     }
 
     /// Answers only once the gate is open.
@@ -63,6 +71,10 @@ impl Reviewer for Person {
         }
         let mut replies = self.replies.lock();
         if replies.len() > 1 { replies.pop_front().unwrap() } else { replies.front().unwrap().clone() }
+    }
+
+    fn widest(&self) -> Remember {
+        *self.widest.lock()
     }
 }
 

@@ -25,6 +25,7 @@ use portcullis::ports::hook::BoundHook;
 use portcullis::ports::review::BoundReviewer;
 
 use super::{Gate, Journal};
+use crate::support::policy::load_connector;
 
 type Script = dyn Fn(usize, &CallFacts) -> Result<Verdict, Fault> + Send + Sync;
 
@@ -213,6 +214,13 @@ pub(crate) fn bound_app(layer: LayerKind, name: &str, component: &Arc<Apps>) -> 
         matches: Arc::new(Everything),
         component: Ok(Arc::clone(component) as _),
     }
+}
+
+/// The built-in connector policy of a layer, with these settings.
+pub(crate) fn bound_connector_baseline(layer: LayerKind, settings: serde_json::Value) -> Bound<dyn ConnectorComponent> {
+    let component: Arc<dyn ConnectorComponent> = load_connector(settings);
+    let apps = Apps::says("unused", None, None);
+    Bound { component: Ok(component), ..bound_app(layer, "connector-baseline", &apps) }
 }
 
 /// Policies in few lines. Every finished set has a digest of its own.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use portcullis::adapters::wasm::{Admission, Engine, Limits, WasmApproval};
+use portcullis::adapters::wasm::{Admission, Engine, Limits, WasmApproval, WasmConnector, builtin};
 use portcullis::model::arguments::Arguments;
 use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::digest::Digest;
@@ -41,6 +41,12 @@ pub(crate) fn approval(engine: &Engine, bytes: &[u8], wanted: Admission) -> Resu
 /// Loads without settings.
 pub(crate) fn load(bytes: &[u8]) -> Result<Arc<WasmApproval>, Fault> {
     approval(engine(), bytes, Admission { limits: patient(), ..Admission::plain(source("under-test")) })
+}
+
+/// Loads the built-in connector policy with settings.
+pub(crate) fn load_connector(settings: serde_json::Value) -> Arc<WasmConnector> {
+    let wanted = Admission { settings, limits: patient(), ..Admission::plain(source("connector-baseline")) };
+    engine().admit(builtin::CONNECTOR_BASELINE, wanted).unwrap().connector.unwrap()
 }
 
 /// A caller of a tenant that nobody else is of: circuits are per tenant, and what one test provokes is not another's.

@@ -36,6 +36,11 @@ pub async fn progress(policies: &PolicySet, about: &About, message: &str) -> Asi
     }
 }
 
+/// Looks at what a hook says (R31).
+pub async fn hook(policies: &PolicySet, about: &About, words: &str) -> Aside<String> {
+    progress(policies, about, words).await
+}
+
 /// Looks at a log message of a server: its logger and its data. No tool is behind it, so every sanitiser is asked that would
 /// be for any of the server's tools in `tools`, and all of them if it has none yet.
 pub async fn log(

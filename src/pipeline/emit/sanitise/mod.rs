@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-pub use self::aside::{Aside, log, progress};
+pub use self::aside::{Aside, hook, log, progress};
 pub use self::shown::{Definitions, ShownDefinition, Unshown, Viewer};
 pub use self::sweep::{About, Sanitiser};
 use self::sweep::{Document, Swept, Withheld};
@@ -56,6 +56,10 @@ pub struct Clean {
     answer: CleanAnswer,
     result: ToolResult,
     outcome: Outcome,
+    /// What a hook's feedback has taken the place of: scripts and evidence still see it (approval-results 10 rule 5).
+    replaced: Option<Arc<ToolResult>>,
+    /// What hooks add for the model.
+    context: Vec<String>,
 }
 
 /// What a clean answer is made of.
@@ -201,7 +205,8 @@ impl Cleaned {
 
 impl Clean {
     fn of_result(result: ToolResult, outcome: Outcome) -> Self {
-        Self { answer: CleanAnswer::Result(result.clone()), result, outcome }
+        let answer = CleanAnswer::Result(result.clone());
+        Self { answer, result, outcome, replaced: None, context: Vec::new() }
     }
 
     fn of_error(error: ProtocolError, target: &Target) -> Self {
@@ -236,7 +241,26 @@ impl Clean {
     #[must_use]
     pub fn of_failure(failure: Failure) -> Self {
         let result = ToolResult::ours(&failure.message, true, failure.meta());
-        Self { answer: CleanAnswer::Failure(failure.clone()), result, outcome: Outcome::Failed(failure) }
+        let (answer, outcome) = (CleanAnswer::Failure(failure.clone()), Outcome::Failed(failure));
+        Self { answer, result, outcome, replaced: None, context: Vec::new() }
+    }
+
+    /// Puts a hook's feedback in the place of what a model reads. How the call ended stays as it is, and scripts see the
+    /// answer itself.
+    #[must_use]
+    pub(in crate::pipeline) fn instead(self, texts: &[String]) -> Self {
+        let mut result = ToolResult::ours(&texts.join("\n"), false, Map::new()).value().clone();
+        result.shift_remove("isError");
+        let result = ToolResult::edited(result);
+        let replaced = Some(Arc::new(self.result));
+        Self { answer: CleanAnswer::Result(result.clone()), result, replaced, ..self }
+    }
+
+    /// Adds what hooks say for the model.
+    #[must_use]
+    pub(in crate::pipeline) fn with_context(mut self, texts: &[String]) -> Self {
+        self.context.extend_from_slice(texts);
+        self
     }
 
     /// Returns what the answer is made of.
@@ -249,6 +273,32 @@ impl Clean {
     #[must_use]
     pub fn result(&self) -> &ToolResult {
         &self.result
+    }
+
+    /// Returns the answer as the gateway serves it: the result, and what hooks add for the model as texts at its end.
+    #[must_use]
+    pub fn served(&self) -> ToolResult {
+        if self.context.is_empty() {
+            return self.result.clone();
+        }
+        let mut root = self.result.value().clone();
+        let content = root.entry("content").or_insert_with(|| json!([]));
+        if let Value::Array(blocks) = content {
+            blocks.extend(self.context.iter().map(|text| json!({ "type": "text", "text": text })));
+        }
+        ToolResult::edited(root)
+    }
+
+    /// Returns what scripts see: the answer itself, whatever a hook's feedback has put in its place for the model.
+    #[must_use]
+    pub fn for_scripts(&self) -> &ToolResult {
+        self.replaced.as_deref().unwrap_or(&self.result)
+    }
+
+    /// Returns what hooks add for the model, each a text.
+    #[must_use]
+    pub fn context(&self) -> &[String] {
+        &self.context
     }
 
     /// Returns how the call ended: by the upstream's own status, also where its answer was withheld (R31).

@@ -203,7 +203,7 @@ pub struct Viewer<'a> {
 
 impl Viewer<'_> {
     /// The labels of the caller's principal, read off the reactor; none if they cannot be read.
-    async fn labels(&self, tool: &ToolRef) -> Option<Arc<[Label]>> {
+    pub(in crate::pipeline) async fn labels(&self, tool: &ToolRef) -> Option<Arc<[Label]>> {
         let (state, caller, tool, now_ms) = (Arc::clone(self.state), self.caller.clone(), tool.clone(), self.now_ms);
         let read = tokio::task::spawn_blocking(move || {
             let id = CallId::new("listing")?;

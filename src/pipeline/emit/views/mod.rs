@@ -4,4 +4,4 @@
 
 pub mod model;
 pub mod stale;
-pub mod truncate;
+pub use crate::model::truncate;

@@ -124,13 +124,30 @@ impl ModelView {
     /// Renders a clean answer. `wall` runs from the start of the call and includes waiting for people.
     #[must_use]
     pub fn of(clean: &Clean, wall: Duration, options: &ModelViewOptions) -> Self {
-        Self(render(clean.result(), wall, options))
+        let mut answer = render(clean.result(), wall, options);
+        answer.add(clean.context());
+        Self(answer)
     }
 
     /// Returns what the model reads.
     #[must_use]
     pub fn answer(&self) -> &ModelAnswer {
         &self.0
+    }
+}
+
+impl ModelAnswer {
+    /// Adds what hooks say. Their texts are bounded, and not cut with the answer: they are the configuration's words.
+    fn add(&mut self, context: &[String]) {
+        for text in context {
+            match &mut self.body {
+                ModelBody::Text(body) => {
+                    body.push('\n');
+                    body.push_str(text);
+                }
+                ModelBody::Items(items) => items.push(BodyItem::InputText { text: text.clone() }),
+            }
+        }
     }
 }
 
