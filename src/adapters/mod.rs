@@ -3,6 +3,7 @@
 mod children;
 pub mod clock;
 pub mod files;
+pub mod hooks;
 pub mod mcp;
 pub mod oauth;
 pub mod record;

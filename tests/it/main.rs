@@ -27,6 +27,7 @@ mod fleet;
 mod gateway;
 mod gateway_asks;
 mod golden;
+mod hook_runs;
 mod hooks;
 mod http;
 mod inspector;

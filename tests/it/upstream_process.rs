@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::support::served::Served;
-use crate::support::{Heard, PATIENCE, eventually, runs, scripted, scripted_server};
+use crate::support::{Heard, PATIENCE, eventually, gone, runs, scripted, scripted_server};
 
 fn upstream(launch: Launch) -> StdioUpstream {
     StdioUpstream::new(ServerName::parse("scripted").unwrap(), launch, Settings::default())
@@ -52,12 +52,6 @@ async fn pid(connection: &Arc<dyn Connection>, tool: &str) -> u32 {
     let pid = text(connection, tool).await.parse().unwrap();
     assert!(runs(pid));
     pid
-}
-
-async fn gone(pids: &[u32]) {
-    for pid in pids {
-        eventually("the process is gone", || (!runs(*pid)).then_some(())).await;
-    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 //! streams. It ends with its connection: input closed, a second of grace, `SIGTERM` to the group, two more seconds,
 //! `SIGKILL` to the group; what remains of the group when its leader has ended goes the same way. Whoever drops a
 //! `Process` kills the group at once. When we end, however we end, the group ends with us: on Linux the leader by its
-//! parent-death signal (`spawn`), all of it by the guard (`guard`).
+//! parent-death signal, all of it by the guard (both in `adapters::children`).
 //!
 //! A process that leaves its group (`setsid`) is beyond this.
 
@@ -17,8 +17,8 @@ use rustix::process::Signal;
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::spawn::{self, Leader};
 use super::stderr::Stderr;
+use crate::adapters::children::spawn::{self, Leader};
 use crate::model::text;
 
 /// How long a child may take to end once its input is closed.

@@ -17,7 +17,6 @@
 //! | `http` | how do the same messages go over HTTP? |
 //! | `traffic` | how many bytes passed? |
 //! | `child`, `stderr` | how does a server's process live and end? |
-//! | `spawn`, `guard` | how is it started, and who ends it when we cannot? |
 //! | `client`, `handshake` | how is a server connected, in which era? |
 //! | `connection` | how is it listed and called? |
 //! | `listen` | how are changes heard of where there is no session? |
@@ -41,7 +40,6 @@ mod answer;
 mod connection;
 mod envelope;
 mod era;
-mod guard;
 mod handshake;
 mod inquiry;
 mod line;
@@ -49,7 +47,6 @@ mod link;
 mod listen;
 mod outbox;
 mod rounds;
-mod spawn;
 mod stderr;
 mod strays;
 mod traffic;

@@ -89,6 +89,19 @@ pub(crate) fn runs(pid: u32) -> bool {
     !state.is_empty() && !state.starts_with(['Z', 'X'])
 }
 
+/// Waits until none of these processes runs.
+pub(crate) async fn gone(pids: &[u32]) {
+    for pid in pids {
+        eventually("the process is gone", || (!runs(*pid)).then_some(())).await;
+    }
+}
+
+/// Waits until a file has a whole line, and returns it.
+pub(crate) async fn written(file: &Path) -> String {
+    let line = || std::fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'));
+    eventually("the file is written", line).await
+}
+
 /// A process and everything that it started and that still runs.
 pub(crate) fn family(pid: u32) -> Vec<u32> {
     let output = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output().unwrap();

@@ -1,4 +1,4 @@
-//! What ends the processes of our servers when we cannot: a small process of our own that outlives us for a moment.
+//! What ends the processes that we started when we cannot: a small process of our own that outlives us for a moment.
 //!
 //! Nothing of us runs after a `SIGKILL`. The parent-death signal ends the leader of each group then, where there is one
 //! (Linux), but a wrapper's grandchildren may ignore the end of their input. So there is one guard for the whole process,
@@ -17,8 +17,6 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Pid;
-
-use crate::adapters::children;
 
 /// How often groups that are about to end are looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
@@ -164,7 +162,7 @@ fn start() -> std::io::Result<Running> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
-    children::keep_nothing(&mut command);
+    super::keep_nothing(&mut command);
     let mut child = command.spawn()?;
     let pipe = child.stdin.take().ok_or_else(|| std::io::Error::other("the guard has no pipe"))?;
     // A guard that is stopped must not stop us.

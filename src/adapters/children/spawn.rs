@@ -13,11 +13,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::guard::{Guard, LOOK};
-use crate::adapters::children;
 
 /// A process that leads a group of its own; the guard knows the group. Dropping it kills the group.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(in crate::adapters) struct Leader {
     /// Gone once it has been reaped and what is left of its group has been dealt with.
     child: Option<Child>,
     group: Pid,
@@ -27,29 +26,29 @@ pub(super) struct Leader {
 
 impl Leader {
     /// Returns its input, output and error stream, once.
-    pub(super) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout, ChildStderr)> {
+    pub(in crate::adapters) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout, ChildStderr)> {
         let child = self.child.as_mut()?;
         Some((child.stdin.take()?, child.stdout.take()?, child.stderr.take()?))
     }
 
     /// Waits until it has ended, and reaps it. Cancel-safe.
-    pub(super) async fn exited(&mut self) -> Option<ExitStatus> {
+    pub(in crate::adapters) async fn exited(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.wait().await.ok()
     }
 
     /// Whether there is a member of the group.
-    pub(super) fn group_exists(&self) -> bool {
+    pub(in crate::adapters) fn group_exists(&self) -> bool {
         rustix::process::test_kill_process_group(self.group).is_ok()
     }
 
     /// Signals the group. One that is gone is no error. Its number is not given away while a member lives, and is used at
     /// once after the leader was reaped.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(in crate::adapters) fn signal(&self, signal: Signal) {
         let _ = rustix::process::kill_process_group(self.group, signal);
     }
 
     /// Nothing is left to be killed.
-    pub(super) fn is_over(&mut self) {
+    pub(in crate::adapters) fn is_over(&mut self) {
         self.child = None;
     }
 }
@@ -82,7 +81,7 @@ struct Start {
 ///
 /// # Errors
 /// Outer: we could not get as far as starting it. Inner: what starting it came to.
-pub(super) async fn start(mut command: tokio::process::Command) -> Result<io::Result<Leader>, Arc<str>> {
+pub(in crate::adapters) async fn start(mut command: tokio::process::Command) -> Result<io::Result<Leader>, Arc<str>> {
     static THREAD: OnceLock<Result<mpsc::Sender<Order>, Arc<str>>> = OnceLock::new();
     let thread = THREAD.get_or_init(|| {
         let (orders, inbox) = mpsc::channel::<Order>();
@@ -92,7 +91,7 @@ pub(super) async fn start(mut command: tokio::process::Command) -> Result<io::Re
     });
     command.process_group(0).kill_on_drop(true);
     die_with_us(command.as_std_mut());
-    children::keep_nothing(command.as_std_mut());
+    super::keep_nothing(command.as_std_mut());
     let (done, started) = oneshot::channel();
     let order = Order::Start(Box::new(Start { command, runtime: Handle::current(), done }));
     let ended = || Arc::from("the thread that starts processes has ended");

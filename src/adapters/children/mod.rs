@@ -1,6 +1,10 @@
 //! What every adapter that starts a process does before: the child gets its three streams, and nothing else that we hold.
 //!
-//! The one part that adapters share. It knows no port, no configuration and none of them.
+//! The one part that adapters share: `spawn` starts the leader of a group, `guard` ends the groups that outlive us. It knows
+//! no port, no configuration and none of them.
+
+mod guard;
+pub(in crate::adapters) mod spawn;
 
 #[cfg(target_os = "linux")]
 use std::io;
