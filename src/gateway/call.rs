@@ -16,8 +16,12 @@ use serde_json::Value;
 
 use super::elicit::ElicitationReviewer;
 use super::handler::Gate;
+use super::parked::{self, Retry};
 use super::progress::{self, Steps};
 use super::relay::{Asking, ClientQuestions};
+use super::rounds::{self, Ended, Run};
+use super::waiting::Telling;
+use super::way::Way;
 use crate::adapters::mcp::client_side::Incoming;
 use crate::host::session::SessionCall;
 use crate::model::answer::ToolResult;
@@ -56,33 +60,78 @@ pub(super) async fn run(
     let is_object = arguments.is_empty() || arguments.starts_with('{');
     // `null` and an absent member are both "no arguments"; the pipeline takes no other text for that but a blank one.
     let arguments = if arguments == "null" { "" } else { arguments };
+    let binding = incoming.is_modern().then(|| parked::binding(gate.session.caller(), &target, arguments));
+    if let Some(binding) = binding {
+        let bad = |bad: parked::BadState| ErrorData::invalid_params(bad.to_string(), None);
+        if let Some(retry) = Retry::of(incoming.params()).map_err(bad)? {
+            let run = Run::again(gate, retry, binding, &context).map_err(bad)?;
+            if let Some(ended) = run.round(gate, binding, incoming, &context).await {
+                finish(incoming, name, is_object, ended);
+            }
+            return Ok(());
+        }
+    }
     let mut call = SessionCall::new(target, arguments);
     let mut steps = None;
+    let mut told = None;
     if let Some(token) = context.meta.get_progress_token() {
         let (sink, out) =
             progress::channel(token, context.peer.clone(), Arc::clone(&gate.session), call.target.clone());
+        told = Some(sink.clone());
         call.progress = Some(Arc::new(sink));
         steps = Some(out);
     }
     let capabilities = context.client_capabilities();
     let declared = capabilities.as_ref().and_then(|declared| serde_json::to_value(declared).ok()).unwrap_or_default();
     let answerable = Answerable::of_capabilities(&declared);
+    // A client of the stateless era gets questions as results; one that can answer none needs no rounds.
+    let binding = binding.filter(|_| answerable != Answerable::default());
+    let (way, asks) = match binding {
+        Some(_) => {
+            let (asks, out) = rounds::questions();
+            (Way::Results(asks), Some(out))
+        }
+        None => (Way::Requests(context.peer.clone()), None),
+    };
     if let Some(server) = call.target.server.clone() {
         let asking = Asking { local: gate.session.host().fleet().is_local(&server), server };
         let hung_up = gate.hung_up.clone();
-        call.questions = Some(Arc::new(ClientQuestions::new(context.peer.clone(), asking, answerable, hung_up)));
+        call.questions = Some(Arc::new(ClientQuestions::new(way.clone(), asking, answerable, hung_up)));
     }
-    let reviewer = ElicitationReviewer::new(context.peer.clone(), answerable, gate.hung_up.clone());
-    call.reviewer = Some(Arc::new(reviewer));
-    call.client_meta = context.meta.0.0;
+    let client = context.client_info().map(|client| client.name).unwrap_or_default();
+    let reviewer = ElicitationReviewer::by(way, &client, answerable, gate.hung_up.clone());
+    // In rounds there is no request open while the person is asked.
+    call.reviewer = Some(match told.filter(|_| binding.is_none()) {
+        Some(told) => Arc::new(Telling::new(Arc::new(reviewer), told)),
+        None => Arc::new(reviewer),
+    });
+    call.client_meta.clone_from(&context.meta.0.0);
     let size = serde_json::to_vec(&call.client_meta).map_or(usize::MAX, |text| text.len());
     if size > MAX_META {
         return Err(ErrorData::invalid_params(format!("`_meta` has {size} bytes, more than {MAX_META}"), None));
     }
+    let ended = match (binding, asks) {
+        (Some(binding), Some(asks)) => {
+            Run::start(gate, call, asks, steps).round(gate, binding, incoming, &context).await
+        }
+        _ => Some(through(gate, call, steps, &context).await),
+    };
+    if let Some(ended) = ended {
+        finish(incoming, name, is_object, ended);
+    }
+    Ok(())
+}
+
+/// Runs a call that is over with its request.
+async fn through(
+    gate: &Gate,
+    call: SessionCall,
+    mut steps: Option<Steps>,
+    context: &RequestContext<RoleServer>,
+) -> Ended {
     let cancel = call.cancel.clone();
     // A handler that is dropped takes its call along.
     let _guard = cancel.clone().drop_guard();
-
     let session = Arc::clone(&gate.session);
     // In this very task: one of its own would cost a change of threads for each call. The tracker knows of it all the same.
     let running = AssertUnwindSafe(async move { session.call(call).await }).catch_unwind();
@@ -99,6 +148,11 @@ pub(super) async fn run(
     if let Some(steps) = &mut steps {
         let _sent = gate.hung_up.run_until_cancelled(steps.flush()).await;
     }
+    ended
+}
+
+/// Puts a call's answer into `incoming`.
+fn finish(incoming: &Incoming, name: &str, is_object: bool, ended: Ended) {
     match ended {
         Ok(finished) => answer(incoming, name, is_object, &finished),
         Err(_panic) => {
@@ -108,12 +162,11 @@ pub(super) async fn run(
             respond(incoming, Clean::of_failure(failure).result());
         }
     }
-    Ok(())
 }
 
 /// Passes progress on until no more can come, then waits for ever. Ends at once when the client is gone, because rmcp
 /// sends nothing but answers by then.
-async fn relay(gate: &Gate, steps: &mut Option<Steps>) {
+pub(super) async fn relay(gate: &Gate, steps: &mut Option<Steps>) {
     match steps {
         Some(open) => {
             let _all = gate.hung_up.run_until_cancelled(open.forward()).await;

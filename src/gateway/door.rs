@@ -1,11 +1,12 @@
-//! What may come through before the handshake: `initialize`, and the requests that the protocol allows before it.
+//! What may come through before the era is known: `initialize`, the requests that the protocol allows before it, and a request
+//! of the stateless era, which says itself who asks.
 //!
-//! rmcp ends the connection at the first message that is not a request, and takes a first request with metadata of its
-//! own for a session without a handshake. Here, what comes too early is dropped, or answered if it is a request, and the
-//! connection waits on.
+//! rmcp ends the connection at the first message that is not a request. Here, what comes too early is dropped, or answered if it
+//! is a request, and the connection waits on. The first request of the stateless era decides that there is no handshake any more;
+//! discovery decides nothing.
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientRequest, ErrorData, JsonRpcMessage};
+use rmcp::model::{ClientRequest, ErrorData, GetMeta as _, JsonRpcMessage, ProtocolVersion};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::io::AsyncRead;
@@ -54,6 +55,13 @@ impl<I: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Door<I> {
                     return Some(JsonRpcMessage::Request(request));
                 }
                 ClientRequest::PingRequest(_) | ClientRequest::DiscoverRequest(_) => {
+                    return Some(JsonRpcMessage::Request(request));
+                }
+                stateless if stateless.get_meta().protocol_version().is_some() => {
+                    // rmcp refuses what is not whole or of an unknown version, and waits on.
+                    let meta = stateless.get_meta();
+                    let known = meta.protocol_version().is_some_and(|it| ProtocolVersion::KNOWN_VERSIONS.contains(&it));
+                    self.open = known && meta.missing_required_keys(&ProtocolVersion::NO_INITIALIZE).is_empty();
                     return Some(JsonRpcMessage::Request(request));
                 }
                 _ => {

@@ -4,46 +4,73 @@
 //! if it says "accept" (R20). A client that did not declare form elicitation cannot be asked. A question whose call ends is
 //! withdrawn.
 //!
-//! Does not convert to the newer era, where a question is the result of the call.
+//! In the stateless era the same question is the result of the call.
 
 use async_trait::async_trait;
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, EnumSchema,
-    LegacyEnumSchema, MetaObject, PrimitiveSchemaDefinition, RequestMetaObject, ServerRequest,
+    ClientResult, ElicitRequest, ElicitRequestParams, ElicitationSchema, EnumSchema, LegacyEnumSchema, MetaObject,
+    PrimitiveSchemaDefinition, RequestMetaObject, ServerRequest,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, ServiceError};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::parked::Told;
 use super::question::{Choice, question_text};
+use super::way::Way;
 use crate::model::answerable::Answerable;
 use crate::model::text::shown;
 use crate::model::verdict::Remember;
 use crate::ports::reviewer::{Question, Reply, Reviewer};
 
+/// What asks.
+const METHOD: &str = "elicitation/create";
 /// The form's one property.
 const DECISION: &str = "decision";
 
 /// Asks one client.
 pub struct ElicitationReviewer {
-    peer: Peer<RoleServer>,
+    way: Way,
+    /// Who answers, in words for the record.
+    approver: String,
     can_ask: bool,
     hung_up: CancellationToken,
 }
 
 impl ElicitationReviewer {
-    /// Makes the channel to the client behind `peer`, which can be asked if it can be shown forms. After `hung_up` nobody
-    /// answers any more.
+    /// Makes the channel to the client behind `peer`, which shook hands and can be asked if it can be shown forms. After
+    /// `hung_up` nobody answers any more.
     #[must_use]
     pub fn new(peer: Peer<RoleServer>, answerable: Answerable, hung_up: CancellationToken) -> Self {
-        Self { peer, can_ask: answerable.forms, hung_up }
+        let client = peer.peer_info().map(|info| info.client_info.name.clone()).unwrap_or_default();
+        Self::by(Way::Requests(peer), &client, answerable, hung_up)
+    }
+
+    /// The same for a client that is asked in this way; `client` is what it calls itself.
+    pub(super) fn by(way: Way, client: &str, answerable: Answerable, hung_up: CancellationToken) -> Self {
+        let approver = format!("elicitation by client `{}`", shown(client, 64));
+        Self { way, approver, can_ask: answerable.forms, hung_up }
     }
 
     async fn exchange(&self, question: &Question) -> Reply {
+        let peer = match &self.way {
+            Way::Requests(peer) => peer,
+            Way::Results(_) => {
+                return match self.way.park(METHOD, params(question), question.deadline).await {
+                    // Of another shape, or missing, an answer chooses nothing.
+                    Some(Told::Result(text)) => {
+                        reply(question, &serde_json::from_str(&text).unwrap_or_default(), &self.approver)
+                    }
+                    Some(Told::Missing) => Reply::Declined,
+                    Some(Told::NoRoom) => Reply::Nobody,
+                    None => Reply::Cancelled,
+                };
+            }
+        };
         let request = ServerRequest::ElicitRequest(ElicitRequest::new(form(question)));
         let options = PeerRequestOptions::no_options().with_meta(RequestMetaObject(MetaObject(meta(question))));
-        let handle = match self.peer.send_cancellable_request(request, options).await {
+        let handle = match peer.send_cancellable_request(request, options).await {
             Ok(handle) => handle,
             Err(error) => {
                 tracing::warn!(%error, "the client could not be asked");
@@ -52,9 +79,7 @@ impl ElicitationReviewer {
         };
         let mut asked = Asked(Some(handle));
         match asked.answer().await {
-            Ok(ClientResult::ElicitResult(answer)) => self.reply(question, &answer),
-            // An answer of another shape chooses nothing.
-            Ok(_) => Reply::Declined,
+            Ok(answer) => reply(question, &serde_json::to_value(answer).unwrap_or_default(), &self.approver),
             // It declared that it can ask, and says now that it cannot.
             Err(ServiceError::McpError(error)) => {
                 tracing::warn!(code = error.code.0, "the client refused to ask");
@@ -63,23 +88,41 @@ impl ElicitationReviewer {
             Err(_) => Reply::Cancelled,
         }
     }
+}
 
-    fn reply(&self, question: &Question, answer: &ElicitResult) -> Reply {
-        match answer.action {
-            ElicitationAction::Accept => {}
-            ElicitationAction::Cancel => return Reply::Cancelled,
-            _ => return Reply::Declined,
-        }
-        let word = answer.content.as_ref().and_then(|content| content.get(DECISION)).and_then(Value::as_str);
-        match word.and_then(|word| Choice::parse(question, word)) {
-            Some(Choice::Allow(remember)) => Reply::Allowed { remember, approver: self.approver() },
-            Some(Choice::Decline) | None => Reply::Declined,
-        }
+/// Returns what the result of an elicitation chooses (approval-results 5.3, under R20): of what was offered, by the form or by
+/// the key `persist` that clients know which know approval requests; where both say something, the narrower. Anything else is
+/// a refusal.
+fn reply(question: &Question, answer: &Value, approver: &str) -> Reply {
+    match answer.get("action").and_then(Value::as_str) {
+        Some("accept") => {}
+        Some("cancel") => return Reply::Cancelled,
+        _ => return Reply::Declined,
     }
-
-    fn approver(&self) -> String {
-        let client = self.peer.peer_info().map(|info| info.client_info.name.clone()).unwrap_or_default();
-        format!("elicitation by client `{}`", shown(&client, 64))
+    let persist = answer.pointer("/_meta/persist").and_then(Value::as_str);
+    let by_meta = match persist {
+        Some("session") => Some(Choice::Allow(Remember::Session)),
+        Some("always") => Some(Choice::Allow(Remember::Always)),
+        _ => None,
+    };
+    let offered = Choice::offered(question);
+    let by_form = match answer.get("content").filter(|content| !content.is_null()) {
+        None => None,
+        Some(Value::Object(content)) if !content.contains_key(DECISION) => None,
+        Some(content) => {
+            let word = content.get(DECISION).and_then(Value::as_str);
+            Some(word.and_then(|word| Choice::parse(question, word)).unwrap_or(Choice::Decline))
+        }
+    };
+    let said = [by_form, by_meta].into_iter().flatten();
+    let allows = said.map(|choice| match choice {
+        Choice::Allow(remember) if offered.contains(&choice) => Some(remember),
+        _ => None,
+    });
+    // One refusal among them refuses; nothing said chooses nothing.
+    match allows.collect::<Option<Vec<_>>>().and_then(|allowed| allowed.into_iter().min()) {
+        Some(remember) => Reply::Allowed { remember, approver: approver.to_owned() },
+        None => Reply::Declined,
     }
 }
 
@@ -132,6 +175,15 @@ fn form(question: &Question) -> ElicitRequestParams {
     }
 }
 
+/// The parameters of the request that a client of the stateless era finds in a result.
+fn params(question: &Question) -> Value {
+    let mut params = serde_json::to_value(form(question)).unwrap_or_default();
+    if let Some(params) = params.as_object_mut() {
+        params.insert("_meta".to_owned(), Value::Object(meta(question)));
+    }
+    params
+}
+
 /// What clients that know approval requests read (approval-results 5.2).
 fn meta(question: &Question) -> Map<String, Value> {
     let mut meta = Map::new();
@@ -170,6 +222,125 @@ mod tests {
         assert_eq!(decision["enum"], json!(["allow", "allow-for-session", "decline"]));
         assert_eq!(decision["enumNames"].as_array().map(Vec::len), Some(3));
         assert!(decision.get("default").is_none());
+    }
+
+    /// What a row of the table comes to.
+    #[derive(Debug, PartialEq)]
+    enum Outcome {
+        Allowed(Remember),
+        Declined,
+        Cancelled,
+    }
+
+    #[test]
+    fn r20_q01_to_q16_an_answer_chooses_what_was_offered_or_nothing() {
+        use Outcome::{Allowed, Cancelled, Declined};
+        use Remember::{Always, Never, Session};
+        let (all, some, once): (&[_], &[_], &[_]) = (&[Never, Session, Always], &[Never, Session], &[Never]);
+        let accept = |content: Value, meta: Value| {
+            let mut answer = json!({ "action": "accept" });
+            for (key, value) in [("content", content), ("_meta", meta)] {
+                if !value.is_null() {
+                    answer[key] = value;
+                }
+            }
+            answer
+        };
+        let (none, chosen, persist) =
+            (Value::Null, |word: &str| json!({ "decision": word }), |what: Value| json!({ "persist": what }));
+        // The row, what the reference makes of it where ours is another, what was offered, the answer, what it comes to.
+        let rows = [
+            ("Q02", "Approved: R20 wants a choice", all, accept(none.clone(), none.clone()), Declined),
+            ("Q03", "", all, accept(none.clone(), persist(json!("session"))), Allowed(Session)),
+            ("Q03 with an empty form", "", all, accept(json!({}), persist(json!("session"))), Allowed(Session)),
+            ("Q04", "", all, accept(none.clone(), persist(json!("always"))), Allowed(Always)),
+            ("Q05 array", "Approved", all, accept(none.clone(), persist(json!(["session"]))), Declined),
+            ("Q05 unknown", "Approved", all, accept(none.clone(), persist(json!("forever"))), Declined),
+            ("Q05 and a choice", "", all, accept(chosen("allow"), persist(json!(["session"]))), Allowed(Never)),
+            (
+                "Q06",
+                "by label, in the fallback alone",
+                all,
+                accept(chosen("allow-for-session"), none.clone()),
+                Allowed(Session),
+            ),
+            ("Q06 label", "ApprovedForSession", all, accept(chosen("Allow for this session"), none.clone()), Declined),
+            (
+                "Q07",
+                "by label, in the fallback alone",
+                all,
+                accept(chosen("always-allow"), none.clone()),
+                Allowed(Always),
+            ),
+            (
+                "Q07 array",
+                "ApprovedMcpPolicyAmendment",
+                all,
+                accept(json!({ "decision": ["always-allow"] }), none.clone()),
+                Declined,
+            ),
+            ("Q08", "Approved", all, accept(chosen("Cancel"), none.clone()), Declined),
+            ("Q08 our word", "", all, accept(chosen("decline"), none.clone()), Declined),
+            (
+                "Q08 and persist",
+                "ApprovedForSession",
+                all,
+                accept(chosen("Cancel"), persist(json!("session"))),
+                Declined,
+            ),
+            ("Q09 no object", "Approved", all, accept(json!("allow"), none.clone()), Declined),
+            (
+                "Q09 no object, and persist",
+                "ApprovedForSession",
+                all,
+                accept(json!([]), persist(json!("session"))),
+                Declined,
+            ),
+            ("Q09 other keys", "Approved", all, accept(json!({ "x": "allow" }), none.clone()), Declined),
+            ("Q10", "", all, accept(chosen("always-allow"), persist(json!("session"))), Allowed(Session)),
+            (
+                "Q10 the other way",
+                "ApprovedMcpPolicyAmendment: meta wins",
+                all,
+                accept(chosen("allow"), persist(json!("always"))),
+                Allowed(Never),
+            ),
+            ("Q11", "", all, json!({ "action": "decline", "content": chosen("allow") }), Declined),
+            ("Q11 and persist", "", all, json!({ "action": "decline", "_meta": persist(json!("session")) }), Declined),
+            ("Q12", "", all, json!({ "action": "cancel", "_meta": persist(json!("session")) }), Cancelled),
+            ("Q12 unknown", "Abort", all, json!({ "action": "maybe" }), Declined),
+            ("Q12 none", "Abort", all, json!({}), Declined),
+            ("Q13 session", "Approved, for this call", once, accept(none.clone(), persist(json!("session"))), Declined),
+            ("Q13 always", "Approved, for this call", once, accept(none.clone(), persist(json!("always"))), Declined),
+            ("Q16", "stored for the session", some, accept(none.clone(), persist(json!("always"))), Declined),
+            (
+                "Q16 and a choice",
+                "stored for the session",
+                some,
+                accept(chosen("allow"), persist(json!("always"))),
+                Declined,
+            ),
+            ("Q16 by form", "stored for the session", some, accept(chosen("always-allow"), none.clone()), Declined),
+            ("no result at all", "", all, none, Declined),
+        ];
+        for (row, theirs, offered, answer, expected) in rows {
+            let outcome = match reply(&question(offered), &answer, "x") {
+                Reply::Allowed { remember, .. } => Allowed(remember),
+                Reply::Declined => Declined,
+                Reply::Cancelled => Cancelled,
+                other => panic!("{row}: {other:?}"),
+            };
+            assert_eq!(outcome, expected, "{row} (the reference: {theirs}): {answer}");
+        }
+    }
+
+    #[test]
+    fn q01_a_question_whose_call_is_over_is_called_off() {
+        let (asks, out) = tokio::sync::mpsc::channel(1);
+        drop(out);
+        let answerable = Answerable { forms: true, ..Answerable::default() };
+        let reviewer = ElicitationReviewer::by(Way::Results(asks), "x", answerable, CancellationToken::new());
+        assert_eq!(futures::executor::block_on(reviewer.ask(&question(&[Remember::Never]))), Reply::Cancelled);
     }
 
     #[test]

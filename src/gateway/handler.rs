@@ -1,7 +1,8 @@
 //! The requests of a client, one method each.
 //!
 //! Answers are put into the transport as text; what a method returns only tells rmcp that it is done. What is not here is
-//! answered by rmcp with "method not found": the gateway declares tools and logging, and nothing else.
+//! answered by rmcp with "method not found": the gateway declares tools, and logging where there is a handshake, and nothing else.
+//! The era is that of the request.
 
 #![expect(deprecated, reason = "the newest revision drops logging; the clients served here have it")]
 
@@ -11,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation, InitializeRequestParams,
-    InitializeResult, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion, ServerCapabilities,
-    ServerConfig, SetLevelRequestParams,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, DiscoverResult, ErrorData,
+    Implementation, InitializeRequestParams, InitializeResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
+    ProtocolVersion, ServerCapabilities, ServerConfig, SetLevelRequestMethod, SetLevelRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::notices::{self, Shown};
+use super::parked::Parked;
 use super::{call, list, search};
 use crate::adapters::mcp::client_side::Incoming;
 use crate::host::listing::{Searching, Surface};
@@ -50,6 +52,8 @@ pub(super) struct Gate {
     level: Arc<Mutex<LoggingLevel>>,
     logs: Mutex<Option<broadcast::Receiver<(ServerName, UpstreamLog)>>>,
     initialized: AtomicBool,
+    /// Calls of a client of the stateless era that wait for its answers.
+    pub(super) parked: Arc<Parked>,
 }
 
 impl Gate {
@@ -73,7 +77,16 @@ impl Gate {
             level: Arc::new(Mutex::new(LoggingLevel::Info)),
             logs: Mutex::new(Some(logs)),
             initialized: AtomicBool::new(false),
+            parked: Arc::new(Parked::new()),
         }
+    }
+}
+
+impl Gate {
+    /// A client that shows Apps keeps from its model what is for them alone.
+    fn show_to(&self, capabilities: &ClientCapabilities) {
+        let app_surface = capabilities.extensions.as_ref().is_some_and(|known| known.contains_key(APPS));
+        self.session.show_on(Surface::Gateway { searching: self.searching, app_surface });
     }
 }
 
@@ -95,25 +108,38 @@ impl ServerHandler for Gate {
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        Cow::Borrowed(ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE))
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn discover(&self, _context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
+        let mut info = self.get_info();
+        // Without a handshake nothing is told unasked.
+        info.capabilities = ServerCapabilities::builder().enable_tools().build();
+        Ok(DiscoverResult::from_server_info(self.supported_protocol_versions().into_owned(), info))
     }
 
     async fn initialize(
         &self,
         request: InitializeRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
+        if context.peer.peer_info().is_none() {
+            // Its first request was one of the stateless era, and rmcp holds each further one to that.
+            let stateless = [ProtocolVersion::NO_INITIALIZE];
+            return Err(ErrorData::unsupported_protocol_version(request.protocol_version, &stateless));
+        }
         if self.initialized.swap(true, Ordering::AcqRel) {
             return Err(ErrorData::invalid_request("the session is initialized already", None));
         }
-        // Such a client shows Apps, and keeps from its model what is for them alone.
-        let extensions = request.capabilities.extensions.as_ref();
-        let app_surface = extensions.is_some_and(|known| known.contains_key(APPS));
-        self.session.show_on(Surface::Gateway { searching: self.searching, app_surface });
+        self.show_to(&request.capabilities);
         self.negotiate_initialize(&request)
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        // One of the stateless era has no business to say it, and is told nothing unasked.
+        if context.peer.peer_info().is_none() {
+            return;
+        }
         // A client may say it twice.
         let Some(logs) = self.logs.lock().take() else { return };
         let changes =
@@ -126,8 +152,11 @@ impl ServerHandler for Gate {
     async fn set_level(
         &self,
         request: SetLevelRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        if incoming(&context)?.is_modern() {
+            return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
+        }
         *self.level.lock() = request.level;
         Ok(())
     }
@@ -140,9 +169,17 @@ impl ServerHandler for Gate {
         let incoming = incoming(&context)?;
         let invalid = |bad: list::BadCursor| ErrorData::invalid_params(bad.to_string(), None);
         let cursor = list::cursor(incoming.params()).map_err(invalid)?;
+        if incoming.is_modern()
+            && let Some(capabilities) = context.client_capabilities()
+        {
+            self.show_to(&capabilities);
+        }
         let listing = self.session.catalog().await;
         let ours = search::ours(&self.session, &listing);
-        let page = list::page(&listing, &ours, cursor.as_deref(), self.page).map_err(invalid)?;
+        let mut page = list::page(&listing, &ours, cursor.as_deref(), self.page).map_err(invalid)?;
+        if incoming.is_modern() {
+            page.forbid_caching();
+        }
         self.shown.set(list::visible(&listing, &ours));
         self.session.note_shown(&page.shown);
         incoming.respond(&page.text).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;

@@ -55,6 +55,13 @@ pub(super) struct Page {
     pub(super) shown: Vec<Arc<CatalogTool>>,
 }
 
+impl Page {
+    /// Says to a client of the stateless era that the list is this caller's, and may change at any time.
+    pub(super) fn forbid_caching(&mut self) {
+        self.text.insert_str(1, r#""ttlMs":0,"cacheScope":"private","#);
+    }
+}
+
 /// Returns the page from `cursor` on; the first begins with `ours`, the definitions of our own tools.
 ///
 /// A cursor counts the tools of the whole catalog: those that are hidden may be others by the next page.

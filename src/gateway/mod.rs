@@ -6,30 +6,38 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `door` | what may come before the handshake? |
+//! | `door` | what may come before the era is known? |
 //! | `handler` | what is answered to which request? |
 //! | `list` | what does the client see of the catalog? |
 //! | `search` | how are tools found and called that are not in the list? |
 //! | `call` | how does a call go in and its answer out? |
-//! | `progress` | what does the client hear of a call under way? |
+//! | `rounds`, `parked` | how is a call answered by a question, and gone on with when it is repeated (stateless era)? |
+//! | `progress`, `waiting` | what does the client hear of a call under way, and while a person is asked? |
 //! | `relay` | how does a server's question get to the client whose call it belongs to? |
 //! | `notices` | what is it told unasked? |
+//! | `way` | does a question go out as a request, or as a result? |
 //! | `elicit`, `question` | how is the person behind it asked? |
+//! | `user_input` | and through a program that only shows choices? |
 //!
-//! Speaks the revisions with a handshake, 2024-11-05 to 2025-11-25; the stateless era, HTTP, and everything but tools are
-//! later work. Handles no signals: whoever calls [`serve`] turns them into [`ServeOptions::shutdown`].
+//! Speaks the revisions with a handshake, 2024-11-05 to 2025-11-25, and the stateless 2026-07-28, where each request says who
+//! asks. HTTP, `subscriptions/listen` and everything but tools are later work. Handles no signals: whoever calls [`serve`] turns them into [`ServeOptions::shutdown`].
 
 pub mod elicit;
 pub mod question;
+pub mod user_input;
 
 mod call;
 mod door;
 mod handler;
 mod list;
 mod notices;
+mod parked;
 mod progress;
 mod relay;
+mod rounds;
 mod search;
+mod waiting;
+mod way;
 
 use std::sync::Arc;
 use std::time::Duration;

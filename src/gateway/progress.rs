@@ -1,7 +1,8 @@
 //! Progress of one call, on its way to the client that asked for it.
 //!
 //! In order, rising, and always before the answer. A client that reads slowly misses steps, never the latest ones before
-//! them out of order; nothing waits for it.
+//! them out of order; nothing waits for it. While a person is asked there are steps of our own (R21): each rises by so little
+//! that the upstream's steps still follow, and one of the upstream's that does not is moved behind ours.
 
 use std::sync::Arc;
 
@@ -20,22 +21,45 @@ const WAITING: usize = 256;
 /// The longest message of a step, in bytes. A server writes it.
 const MAX_MESSAGE: usize = 4096;
 
-/// Where the upstream's steps go in.
-struct Sink(mpsc::Sender<Progress>);
+/// By how much a step of our own rises.
+const OURS: f64 = 1e-6;
+/// What it says.
+const APPROVAL: &str = "waiting for approval";
+
+/// What is told to the client.
+enum Step {
+    Upstream(Progress),
+    /// A person is asked.
+    Waiting,
+}
+
+/// Where steps go in.
+#[derive(Clone)]
+pub(super) struct Sink(mpsc::Sender<Step>);
+
+impl Sink {
+    /// Tells that a person is asked.
+    pub(super) fn waiting(&self) {
+        let _ = self.0.try_send(Step::Waiting);
+    }
+}
 
 impl ProgressSink for Sink {
     fn progress(&self, progress: Progress) {
         // Full: the step is dropped. Closed: the call has its answer, and late steps are of no use.
-        let _ = self.0.try_send(progress);
+        let _ = self.0.try_send(Step::Upstream(progress));
     }
 }
 
 /// Where they come out.
 pub(super) struct Steps {
-    queue: mpsc::Receiver<Progress>,
+    queue: mpsc::Receiver<Step>,
     /// The step that is being sent: cleaning takes a while, and whoever waits for it may stop waiting.
-    held: Option<Progress>,
+    held: Option<Step>,
+    /// The upstream's latest.
     latest: f64,
+    /// The latest that was sent.
+    sent: f64,
     token: ProgressToken,
     peer: Peer<RoleServer>,
     session: Arc<Session>,
@@ -48,9 +72,10 @@ pub(super) fn channel(
     peer: Peer<RoleServer>,
     session: Arc<Session>,
     target: Target,
-) -> (impl ProgressSink + 'static, Steps) {
+) -> (Sink, Steps) {
     let (sender, queue) = mpsc::channel(WAITING);
-    (Sink(sender), Steps { queue, held: None, latest: f64::NEG_INFINITY, token, peer, session, target })
+    let none = f64::NEG_INFINITY;
+    (Sink(sender), Steps { queue, held: None, latest: none, sent: none, token, peer, session, target })
 }
 
 impl Steps {
@@ -78,22 +103,46 @@ impl Steps {
     }
 
     async fn send(&mut self) {
-        let Some(step) = &self.held else { return };
-        if !step.progress.is_finite() || step.progress <= self.latest {
-            self.held = None;
-            return;
-        }
-        let latest = step.progress;
-        let mut params = ProgressNotificationParam::new(self.token.clone(), latest);
-        params.total = step.total.filter(|total| total.is_finite());
-        if let Some(message) = &step.message {
-            // Cut last: a secret that is cut in two is none that a sanitiser knows.
-            let left = self.session.clean_progress(&self.target, message).await;
-            params.message = left.map(|left| text::prefix(&left, MAX_MESSAGE).to_owned());
-        }
-        (self.held, self.latest) = (None, latest);
+        let (progress, total, message) = match &self.held {
+            None => return,
+            Some(Step::Waiting) => {
+                let progress = if self.sent.is_finite() { above(self.sent) } else { 0.0 };
+                (progress, None, Some(APPROVAL.to_owned()))
+            }
+            Some(Step::Upstream(step)) if step.progress.is_finite() && step.progress > self.latest => {
+                let (progress, total) = (step.progress, step.total.filter(|total| total.is_finite()));
+                let mut left = None;
+                if let Some(message) = &step.message {
+                    // Cut last: a secret that is cut in two is none that a sanitiser knows.
+                    left = self.session.clean_progress(&self.target, message).await;
+                }
+                self.latest = progress;
+                let progress = if progress > self.sent { progress } else { above(self.sent) };
+                (progress, total, left.map(|left| text::prefix(&left, MAX_MESSAGE).to_owned()))
+            }
+            Some(Step::Upstream(_)) => {
+                self.held = None;
+                return;
+            }
+        };
+        (self.held, self.sent) = (None, progress);
+        let mut params = ProgressNotificationParam::new(self.token.clone(), progress);
+        (params.total, params.message) = (total, message);
         if let Err(error) = self.peer.notify_progress(params).await {
             tracing::debug!(%error, "progress was not sent");
         }
     }
+
+    /// The same steps for another request of the same call.
+    pub(super) fn on(mut self, token: ProgressToken, peer: Peer<RoleServer>) -> Self {
+        (self.token, self.peer) = (token, peer);
+        self
+    }
+}
+
+/// The next higher value of our own.
+fn above(sent: f64) -> f64 {
+    let next = sent + OURS;
+    // Beside a very large number so little is nothing.
+    if next > sent { next } else { sent.next_up() }
 }

@@ -5,6 +5,7 @@
 //! bounded. A question whose call ends is withdrawn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rmcp::RoleServer;
@@ -13,6 +14,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::parked::Told;
+use super::way::Way;
 use crate::adapters::mcp::asked::{Asked, ClientAnswer};
 use crate::model::answerable::{Answerable, QuestionKind};
 use crate::model::here::{is_private, may_be_here};
@@ -24,6 +27,8 @@ use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
 const MAX_LINES: usize = 100;
 /// The most characters of a line that are shown.
 const MAX_LINE: usize = 1000;
+/// How long a client of the stateless era may take to come back with an answer; the call's own time usually ends before.
+const MAX_OPEN: Duration = Duration::from_secs(3600);
 /// How deep a form may be nested.
 const MAX_DEPTH: usize = 16;
 /// Codes of a client's error that are passed on; any other becomes an internal error.
@@ -38,38 +43,36 @@ pub(super) struct Asking {
 
 /// Asks one client what one server wants to know.
 pub(super) struct ClientQuestions {
-    peer: Peer<RoleServer>,
+    way: Way,
     asking: Asking,
     answerable: Answerable,
     hung_up: CancellationToken,
 }
 
 impl ClientQuestions {
-    /// Makes the way to the client behind `peer`. After `hung_up` nobody answers any more.
-    pub(super) fn new(
-        peer: Peer<RoleServer>,
-        asking: Asking,
-        answerable: Answerable,
-        hung_up: CancellationToken,
-    ) -> Self {
-        Self { peer, asking, answerable, hung_up }
+    /// Makes the way to the client. After `hung_up` nobody answers any more.
+    pub(super) fn new(way: Way, asking: Asking, answerable: Answerable, hung_up: CancellationToken) -> Self {
+        Self { way, asking, answerable, hung_up }
     }
 
     async fn exchange(&self, question: &ServerQuestion) -> Result<Arc<str>, NoAnswer> {
-        let asked = Asked::new(question.kind.method(), self.params(question)?);
-        let sent = self.peer.send_cancellable_request(asked.request(), PeerRequestOptions::no_options()).await;
-        let handle = sent.map_err(|error| gone(&error))?;
-        let mut out = Out(Some(handle));
-        let told = out.answer().await;
-        match asked.take() {
-            Some(ClientAnswer::Result(text)) => Ok(text),
-            Some(ClientAnswer::Error(text)) => Err(refused(&text)),
-            None => Err(told.err().map_or_else(|| NoAnswer::failed("the client gave no answer"), |error| gone(&error))),
-        }
+        let (method, params) = (question.kind.method(), self.params(question)?);
+        let peer = match &self.way {
+            Way::Requests(peer) => peer,
+            Way::Results(_) => {
+                return match self.way.park(method, params, MAX_OPEN).await {
+                    Some(Told::Result(text)) if text.starts_with('{') => Ok(text),
+                    Some(Told::Result(_)) => Err(NoAnswer::failed("the client's answer is no object")),
+                    Some(Told::Missing) | None => Err(NoAnswer::failed("the client gave no answer")),
+                    Some(Told::NoRoom) => Err(NoAnswer::not_offered("too many calls wait for the client")),
+                };
+            }
+        };
+        ask(peer, method, params.to_string()).await
     }
 
     /// The parameters as the client gets them.
-    fn params(&self, question: &ServerQuestion) -> Result<String, NoAnswer> {
+    fn params(&self, question: &ServerQuestion) -> Result<Value, NoAnswer> {
         let Value::Object(mut params) = question.value() else {
             return Err(NoAnswer::failed("the question cannot be read"));
         };
@@ -99,7 +102,21 @@ impl ClientQuestions {
                 address(url, self.asking.local)?;
             }
         }
-        Ok(Value::Object(params).to_string())
+        Ok(Value::Object(params))
+    }
+}
+
+/// Asks in a request of our own.
+async fn ask(peer: &Peer<RoleServer>, method: &'static str, params: String) -> Result<Arc<str>, NoAnswer> {
+    let asked = Asked::new(method, params);
+    let sent = peer.send_cancellable_request(asked.request(), PeerRequestOptions::no_options()).await;
+    let handle = sent.map_err(|error| gone(&error))?;
+    let mut out = Out(Some(handle));
+    let told = out.answer().await;
+    match asked.take() {
+        Some(ClientAnswer::Result(text)) => Ok(text),
+        Some(ClientAnswer::Error(text)) => Err(refused(&text)),
+        None => Err(told.err().map_or_else(|| NoAnswer::failed("the client gave no answer"), |error| gone(&error))),
     }
 }
 

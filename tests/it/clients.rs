@@ -1,6 +1,6 @@
 //! The official Python SDK's client in front of real servers from npm and PyPI.
 //!
-//! What is checked is in `tests/e2e/client.py`. What it needs is in [`crate::support::installed`].
+//! What is checked is in `tests/e2e/client.py`, and of approvals in both eras in `tests/e2e/approvals.py`. What it needs is in [`crate::support::installed`].
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,18 @@ const NEEDED: [&str; 4] = [
 #[test]
 fn an_official_client_works_through_the_gateway_with_real_servers() {
     let Some(installed) = Installed::with(&NEEDED) else { return };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/client.py");
+    run(&installed, "client.py");
+}
+
+#[test]
+fn r20_r21_an_official_client_answers_approvals_in_both_eras() {
+    let Some(installed) = Installed::with(&["venv/bin/python"]) else { return };
+    run(&installed, "approvals.py");
+}
+
+/// Runs one of the scripts, which has to say itself that all of it holds.
+fn run(installed: &Installed, script: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e").join(script);
     let run = Command::new(installed.file("venv/bin/python"))
         .arg("-B")
         .arg(script)

@@ -72,7 +72,7 @@ async fn r20_an_accept_without_an_offered_choice_is_a_decline() {
         [json!({}), json!({ "decision": "always-allow" }), json!({ "decision": true }), json!("allow"), Value::Null];
     let whole = contents.map(|content| json!({ "action": "accept", "content": content }));
     let bare =
-        [json!({ "action": "accept" }), json!({ "action": "accept", "_meta": { "persist": "session" } }), json!({})];
+        [json!({ "action": "accept" }), json!({ "action": "accept", "_meta": { "persist": "always" } }), json!({})];
     for result in whole.into_iter().chain(bare) {
         let bench = Bench::new(&["guarded"]);
         let (mut client, question) = asked(&bench).await;

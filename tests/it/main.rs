@@ -37,6 +37,7 @@ mod layers;
 mod lifecycle;
 mod matrix;
 mod memory;
+mod modern;
 mod oauth;
 mod order;
 mod pins;

@@ -152,6 +152,98 @@ async fn only_a_server_of_this_machine_sends_a_person_to_an_address_on_it() {
     assert_eq!(client.told("elicitation/create").await["params"]["url"], "http://127.0.0.1:1/x");
 }
 
+/// A call of the stateless era, and the same call made again with answers.
+async fn call_modern(client: &mut Client, id: i64, again: Value) {
+    let capabilities: Value = serde_json::from_str(EVERYTHING).unwrap();
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": capabilities, "progressToken": id,
+    });
+    let mut params = json!({ "name": "far__t", "arguments": {}, "_meta": meta });
+    params.as_object_mut().unwrap().extend(again.as_object().unwrap().clone());
+    client.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string()).await;
+}
+
+fn answered(question: &Value, result: Value) -> Value {
+    json!({ "requestState": question["result"]["requestState"], "inputResponses": { "question-1": result } })
+}
+
+#[tokio::test]
+async fn what_a_server_asks_a_stateless_client_is_the_result_of_the_call_round_by_round() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let mut far = stage.served().await;
+    let mut client = Client::of(&stage.house.host, ServeOptions::default());
+    call_modern(&mut client, 1, json!({})).await;
+    let request = far.told("tools/call").await;
+    far.ask("r", "roots/list", json!({})).await;
+    let first = client.answer(json!(1)).await;
+    let asked = &first["result"]["inputRequests"]["question-1"];
+    assert_eq!(
+        (&asked["method"], &asked["params"]["_meta"]["portcullis/server"]),
+        (&json!("roots/list"), &json!("far"))
+    );
+    // The second comes between two rounds, and waits for the next.
+    far.ask(
+        "e",
+        "elicitation/create",
+        json!({ "message": "Name?", "requestedSchema": { "type": "object", "properties": {} } }),
+    )
+    .await;
+    call_modern(&mut client, 2, answered(&first, json!({ "roots": [{ "uri": "file:///a", "odd": 1 }] }))).await;
+    assert_eq!(far.answer("r").await["result"], json!({ "roots": [{ "uri": "file:///a", "odd": 1 }] }));
+    let second = client.answer(json!(2)).await;
+    let asked = &second["result"]["inputRequests"]["question-1"]["params"];
+    assert_eq!(asked["message"], "The server `far` asks:\nName?");
+    assert_ne!(first["result"]["requestState"], second["result"]["requestState"]);
+    call_modern(&mut client, 3, answered(&second, json!({ "action": "decline" }))).await;
+    assert_eq!(far.answer("e").await["result"], json!({ "action": "decline" }));
+    // Progress belongs to the request that is open.
+    let token = request["params"]["_meta"]["progressToken"].clone();
+    let params = json!({ "progressToken": token, "progress": 1 });
+    far.write(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })).await;
+    let told = client.told("notifications/progress").await;
+    assert_eq!(told["params"]["progressToken"], 3);
+    far.result(&request, json!({ "content": [], "resultType": "input_required" })).await;
+    let ended = client.answer(json!(3)).await;
+    assert_eq!(ended["result"], json!({ "resultType": "complete", "content": [] }), "only we ask our client");
+}
+
+#[tokio::test]
+async fn a_stateless_client_that_comes_back_without_an_answer_gives_the_server_none() {
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let mut far = stage.served().await;
+    let mut client = Client::of(&stage.house.host, ServeOptions::default());
+    call_modern(&mut client, 1, json!({})).await;
+    let request = far.told("tools/call").await;
+    far.ask("r", "roots/list", json!({})).await;
+    let first = client.answer(json!(1)).await;
+    call_modern(&mut client, 2, answered(&first, json!("rubbish"))).await;
+    assert_eq!(far.answer("r").await["error"]["code"], -32603);
+    far.result(&request, json!({ "content": [] })).await;
+    assert_eq!(client.answer(json!(2)).await["result"]["content"], json!([]));
+}
+
+#[tokio::test]
+async fn a_stateless_client_answers_what_a_stateless_server_asks() {
+    let mut stage = Stage::new(Lifecycle::Modern);
+    let mut far = stage.served().await;
+    let mut client = Client::of(&stage.house.host, ServeOptions::default());
+    call_modern(&mut client, 1, json!({})).await;
+    let first = far.told("tools/call").await;
+    let form = json!({ "message": "?", "requestedSchema": { "type": "object", "properties": {} } });
+    let input = json!({ "a": { "method": "elicitation/create", "params": form } });
+    far.result(&first, json!({ "resultType": "input_required", "inputRequests": input, "requestState": "theirs" }))
+        .await;
+    let question = client.answer(json!(1)).await;
+    assert_ne!(question["result"]["requestState"], "theirs", "theirs stays on its hop");
+    call_modern(&mut client, 2, answered(&question, json!({ "action": "decline" }))).await;
+    let second = far.told("tools/call").await;
+    assert_eq!(second["params"]["requestState"], "theirs");
+    assert_eq!(second["params"]["inputResponses"], json!({ "a": { "action": "decline" } }));
+    far.result(&second, json!({ "resultType": "complete", "content": [] })).await;
+    assert_eq!(client.answer(json!(2)).await["result"], json!({ "resultType": "complete", "content": [] }));
+}
+
 #[tokio::test]
 async fn a_legacy_client_answers_what_a_stateless_server_asks() {
     let mut stage = Stage::new(Lifecycle::Modern);

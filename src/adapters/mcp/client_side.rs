@@ -7,6 +7,7 @@
 //! - Of a `tools/call` rmcp gets only the name and `_meta`; the arguments are in [`Incoming::arguments`] alone, so
 //!   deep nesting and odd numbers never meet rmcp's parser.
 //! - Ids are renumbered: a client that uses one id for everything gets each of its answers.
+//! - A request of the stateless era has an answer that says what kind of result it is; rmcp knows nothing of our text.
 //! - Parameters of the wrong shape are answered here with `-32602` and a text that names the member.
 
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use parking_lot::Mutex;
 use rmcp::RoleServer;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientNotification, ClientRequest,
-    ClientResult, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId,
-    RequestMetaObject,
+    ClientResult, ErrorCode, ErrorData, GetExtensions as _, GetMeta as _, JsonRpcMessage, NumberOrString,
+    ProtocolVersion, RequestId, RequestMetaObject,
 };
 use rmcp::service::TxJsonRpcMessage;
 use serde::Deserialize;
@@ -28,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::asked::{Asked, AskedOfClient};
 use super::envelope::{BATCH, Envelope, Id, Salvage};
+use super::era;
 use super::transport::{
     Arrival, Inbound, Limits, LineRole, LineTransport, TransportFault, answer_line, error_line, parse_message,
 };
@@ -38,8 +40,9 @@ const INVALID_REQUEST: i64 = -32600;
 const INVALID_PARAMS: i64 = -32602;
 
 /// Requests whose parameters rmcp knows. In another shape they would reach the handler as an unknown method.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     "initialize",
+    "server/discover",
     "ping",
     "tools/list",
     "logging/setLevel",
@@ -62,6 +65,7 @@ struct Request {
     id: RequestId,
     params: Option<Box<str>>,
     arguments: Option<Range<usize>>,
+    modern: bool,
     reply: Mutex<Option<Reply>>,
 }
 
@@ -77,9 +81,22 @@ enum Reply {
 pub struct NoObject;
 
 impl Incoming {
-    fn new(id: RequestId, params: Option<&RawValue>, arguments: Option<Range<usize>>) -> Self {
+    fn new(
+        id: RequestId,
+        params: Option<&RawValue>,
+        arguments: Option<Range<usize>>,
+        version: Option<&ProtocolVersion>,
+    ) -> Self {
         let params = params.map(|raw| raw.get().into());
-        Self(Arc::new(Request { id, params, arguments, reply: Mutex::default() }))
+        // Only a request of the stateless era has to say its version.
+        let modern = version.is_some_and(|version| !version.has_initialize());
+        Self(Arc::new(Request { id, params, arguments, modern, reply: Mutex::default() }))
+    }
+
+    /// Tells whether the request is one of the stateless era.
+    #[must_use]
+    pub fn is_modern(&self) -> bool {
+        self.0.modern
     }
 
     /// Returns the id that the client gave. Not unique: some clients use one id for everything.
@@ -102,13 +119,28 @@ impl Incoming {
 
     /// Answers with this text as `result`, instead of what the handler returns.
     ///
-    /// The text is sent byte by byte, but for line feeds between its tokens, which become spaces.
+    /// The text is sent byte by byte, but for line feeds between its tokens, which become spaces, and for `resultType`,
+    /// which is `complete` towards the stateless era.
     ///
     /// # Errors
     /// [`NoObject`]; the handler's own answer stands then.
     pub fn respond(&self, result: &str) -> Result<(), NoObject> {
         let text = one_line(result)?;
+        let text = if self.0.modern { era::complete(&text).ok_or(NoObject)? } else { text };
         *self.0.reply.lock() = Some(Reply::Result(text));
+        Ok(())
+    }
+
+    /// Answers with this text as `result`, which says itself what kind of result it is: a question (`input_required`).
+    ///
+    /// # Errors
+    /// [`NoObject`]; the handler's own answer stands then. So it is for a request that is not of the stateless era, which
+    /// has no such answer.
+    pub fn ask(&self, result: &str) -> Result<(), NoObject> {
+        if !self.0.modern {
+            return Err(NoObject);
+        }
+        *self.0.reply.lock() = Some(Reply::Result(one_line(result)?));
         Ok(())
     }
 
@@ -325,11 +357,13 @@ fn call(side: &ClientSide, envelope: &Envelope<'_>, id: RequestId, arrival: &Arr
         let start = (arguments.get().as_ptr() as usize).saturating_sub(raw.get().as_ptr() as usize);
         start..start + arguments.get().len()
     });
-    let incoming = Incoming::new(id.clone(), Some(raw), arguments);
+    let meta = params.meta.map(RequestMetaObject::from);
+    let version = meta.as_ref().and_then(RequestMetaObject::protocol_version);
+    let incoming = Incoming::new(id.clone(), Some(raw), arguments, version.as_ref());
     let Some(ours) = side.open(incoming.clone()) else { return too_many(arrival, &id) };
     let mut call = CallToolRequest::new(CallToolRequestParams::new(params.name));
-    if let Some(meta) = params.meta {
-        call.extensions.insert(RequestMetaObject::from(meta));
+    if let Some(meta) = meta {
+        call.extensions.insert(meta);
     }
     call.extensions.insert(incoming);
     Inbound::one(JsonRpcMessage::request(ClientRequest::CallToolRequest(call), ours))
@@ -352,7 +386,8 @@ fn request(
         let why = format!("invalid params: not what `{method}` takes");
         return refuse(arrival, &id, INVALID_PARAMS, &why);
     }
-    let incoming = Incoming::new(id.clone(), envelope.params, None);
+    let version = request.request.get_meta().protocol_version();
+    let incoming = Incoming::new(id.clone(), envelope.params, None, version.as_ref());
     let Some(ours) = side.open(incoming.clone()) else { return too_many(arrival, &id) };
     request.request.extensions_mut().insert(incoming);
     request.id = ours;

@@ -92,6 +92,21 @@ impl Era {
     }
 }
 
+/// Returns a result as a client of the stateless era wants it: of the type `complete`, whatever else it says. Every other member
+/// stays as it was spelled. `None`: no object.
+pub(super) fn complete(text: &str) -> Option<String> {
+    const TYPE: &str = r#""resultType":"complete""#;
+    if may_hold(text, RESULT_TYPE) {
+        // An older server may call its result anything; only we ask questions of our client.
+        let kept = members(text)?.into_iter().filter(|(key, _)| key != RESULT_TYPE);
+        let typed = std::iter::once((RESULT_TYPE.to_owned(), r#""complete""#.to_owned()));
+        return Some(object(&typed.chain(kept.map(|(key, raw)| (key, raw.get().to_owned()))).collect::<Vec<_>>()));
+    }
+    let rest = text.trim_start().strip_prefix('{')?;
+    let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
+    Some(format!("{{{TYPE}{comma}{rest}"))
+}
+
 /// Whether an answer to discovery says that the server speaks versions with a handshake only.
 pub(super) fn wants_handshake(answer: &str) -> bool {
     #[derive(Deserialize)]
@@ -217,6 +232,16 @@ mod tests {
         assert_eq!(Era::Modern.result_type(r#"{"content":[]}"#), ResultType::Complete);
         assert_eq!(Era::Modern.result_type(r#"{"resultType":"input_required"}"#), ResultType::InputRequired);
         assert_eq!(Era::Modern.result_type(r#"{"resultType":"task"}"#), ResultType::Other("task".to_owned()));
+    }
+
+    #[test]
+    fn pitfall_1_an_answer_towards_the_stateless_era_is_complete_whatever_an_older_server_calls_it() {
+        let typed = |text: &str| complete(text).unwrap();
+        assert_eq!(typed(r#"{ "zz":1.50}"#), r#"{"resultType":"complete", "zz":1.50}"#);
+        assert_eq!(typed("{ }"), r#"{"resultType":"complete" }"#);
+        assert_eq!(typed(r#"{"a":[ 1 ],"resultType":"input_required"}"#), r#"{"resultType":"complete","a":[ 1 ]}"#);
+        assert_eq!(typed(r#"{"result\u0054ype":7}"#), r#"{"resultType":"complete"}"#);
+        assert_eq!(complete("[]"), None);
     }
 
     #[test]

@@ -144,7 +144,14 @@ impl InFlight for FakeCall {
                 }
                 Answer::Result(result(r#"{"content":[]}"#))
             }
-            "hang" => std::future::pending().await,
+            "guarded_steps" => {
+                for progress in [0.0, 0.5] {
+                    let Some(sink) = &self.call.progress else { break };
+                    sink.progress(Progress { progress, total: Some(1.0), message: None });
+                }
+                Answer::Result(result(r#"{"content":[]}"#))
+            }
+            "hang" | "guarded_hang" => std::future::pending().await,
             "defect" => panic!("a defect, on purpose"),
             _ => {
                 let text = self.call.arguments.clone().map_or("none".to_owned(), |map| Value::Object(map).to_string());
@@ -170,7 +177,7 @@ fn result(text: &str) -> ToolResult {
     ToolResult::from_upstream(serde_json::from_str(text).unwrap(), text.into())
 }
 
-/// Asks about `guarded`, refuses `refused`, allows the rest.
+/// Asks about `guarded` and what begins so, refuses `refused`, allows the rest.
 struct FakePolicy;
 
 #[async_trait]
@@ -178,7 +185,7 @@ impl ApprovalComponent for FakePolicy {
     async fn evaluate(&self, facts: Arc<CallFacts>) -> Evaluation {
         let reason = |text: &str| Reason { rule: RuleId::parse("rule-1"), text: text.to_owned() };
         let verdict = match facts.tool.tool.as_str() {
-            "guarded" => Verdict::Ask(Ask {
+            "guarded" | "guarded_steps" | "guarded_hang" => Verdict::Ask(Ask {
                 reason: reason("because it is guarded"),
                 remember: Remember::Session,
                 bind_arguments: false,
