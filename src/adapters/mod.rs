@@ -7,5 +7,6 @@ pub mod hooks;
 pub mod mcp;
 pub mod oauth;
 pub mod record;
+pub mod review;
 pub mod store;
 pub mod wasm;

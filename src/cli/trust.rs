@@ -126,6 +126,9 @@ fn explain(description: &Description) -> String {
     for (server, command) in &description.servers {
         say("runs", format!("{server}: {}", shown(command, 500)));
     }
+    if let Some(command) = &description.reviewer {
+        say("runs", format!("reviewer: {}", shown(command, 500)));
+    }
     for policy in &description.policies {
         say("policy", shown(policy, 128));
     }

@@ -10,11 +10,12 @@ use super::apps::{self, AppsTable};
 use super::files::FilesTable;
 use super::requirements::may_require;
 use super::requirements_keys::{DelegateTable, RequirementsTable};
+use super::reviewer::ReviewerTable;
 use crate::model::layer::LayerKind;
 use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
-pub const NOT_ENFORCED: [&str; 4] = ["hooks", "reviewer", "granular", "records"];
+pub const NOT_ENFORCED: [&str; 3] = ["hooks", "granular", "records"];
 
 /// How many tools make clients search where nobody says.
 pub const DEFAULT_SEARCH_FROM: u32 = 100;
@@ -49,6 +50,8 @@ pub struct Settings {
     pub files: Option<FilesTable>,
     /// Apps, by connector id; `_default` holds where an app says nothing.
     pub apps: Option<AppsTable>,
+    /// An auto reviewer. Those of all layers stand side by side, and all must allow (R1).
+    pub reviewer: Option<ReviewerTable>,
     /// What less trusted layers must keep to; only in managed, system and organisation.
     pub requirements: Option<RequirementsTable>,
     /// What is left to less trusted layers; not in projects and session.

@@ -33,6 +33,7 @@ pub mod problem;
 mod reading;
 pub mod requirements;
 pub mod requirements_keys;
+pub mod reviewer;
 pub mod server;
 pub mod server_keys;
 pub mod show;

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::parse::join;
 use super::plugins::path_of;
+use super::reviewer::ReviewerWay;
 use super::server::{ResolvedServer, Transport};
 use super::stack::{LayerStatus, Resolved};
 use crate::model::layer::{LayerKind, LayerRef};
@@ -43,6 +44,7 @@ pub fn effective(resolved: &Resolved) -> Vec<Shown> {
     }
     list.plugins();
     list.policies();
+    list.reviewers();
     list.tables();
     list.shown
 }
@@ -272,6 +274,41 @@ impl List<'_> {
             put("on_failure", spelled(policy.on_failure).into());
             if let Some(data) = &policy.data {
                 put("data", data.display().to_string().into());
+            }
+        }
+    }
+
+    /// They stand side by side (R1).
+    fn reviewers(&mut self) {
+        let resolved = self.resolved;
+        for entry in &resolved.reviewers {
+            let layer = &entry.layer;
+            let mut put = |key: &str, value: toml::Value| self.push(&format!("reviewer.{key}"), value, layer);
+            put("type", spelled(entry.kind).into());
+            put("name", entry.name.clone().into());
+            put("appeal", entry.appeal.into());
+            if let Some(timeout) = entry.timeout {
+                put("timeout_sec", timeout.as_secs_f64().into());
+            }
+            let key_env = match &entry.way {
+                Err(why) => {
+                    put("broken", why.clone().into());
+                    continue;
+                }
+                Ok(ReviewerWay::Sampling) => &None,
+                Ok(ReviewerWay::Command { words, key_env, .. }) => {
+                    put("command", words.clone().into());
+                    key_env
+                }
+                Ok(ReviewerWay::Http { url, form, model, key_env }) => {
+                    put("url", without_query(url.as_str()).into());
+                    put("form", spelled(form).into());
+                    put("model", model.clone().into());
+                    key_env
+                }
+            };
+            if let Some(name) = key_env {
+                put("key_env", name.clone().into());
             }
         }
     }

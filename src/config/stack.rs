@@ -28,7 +28,7 @@ use super::problem::Problem;
 use super::reading::Reading;
 use super::requirements::{self, Floor, Source};
 use super::server::{self, ResolvedServer};
-use super::{apps, delegate, files};
+use super::{apps, delegate, files, reviewer};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName};
@@ -59,6 +59,8 @@ pub struct Resolved {
     pub limits: CallLimits,
     /// Which files calls may name, and where they go; none: no file is uploaded.
     pub files: Option<files::Files>,
+    /// The auto reviewers of all layers, most trusted layer first (R1).
+    pub reviewers: Vec<reviewer::ReviewerEntry>,
     /// What `connector-baseline` is set to, for each layer that speaks about Apps, most trusted layer first.
     pub apps: Vec<apps::AppSettings>,
     /// What each layer demands of less trusted ones, most trusted layer first.
@@ -281,6 +283,7 @@ fn merge(
     let servers: BTreeMap<_, _> = servers.collect();
     let policies = policies(layers, &sources, &servers);
     let files = files::resolve(layers, &mut problems);
+    let reviewers = reviewer::resolve(layers, places.path.as_deref(), &mut problems);
     warnings.extend(super::matcher::unmatched_servers(layers, &servers));
     warnings.extend(super::lock::stale(layers));
     Resolved {
@@ -293,6 +296,7 @@ fn merge(
         plugins: super::plugins::said(layers),
         policies,
         files,
+        reviewers,
         apps: apps::settings(layers),
         requirements: sources,
         warnings,

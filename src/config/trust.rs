@@ -19,6 +19,7 @@ use super::discover::{Candidate, Content, LayerText, Places, SessionSources, dis
 use super::open::{OpenError, check_regular, explained};
 use super::parse::{LayerFile, parse};
 use super::problem::Problem;
+use super::reviewer::ReviewerTable;
 use super::server::references;
 use super::server_keys::ServerTable;
 use crate::model::digest::Digest;
@@ -63,7 +64,9 @@ pub struct Description {
     pub servers: Vec<(ServerName, String)>,
     /// Its policies' names.
     pub policies: Vec<String>,
-    /// Variables of the environment that its servers name; each needs a grant.
+    /// The command line of its auto reviewer, if that is a program.
+    pub reviewer: Option<String>,
+    /// Variables of the environment that its servers and its reviewer name; each needs a grant.
     pub variables: BTreeSet<String>,
     /// Folders that its servers are started with (what lies in them is not bound), and files outside of the project that
     /// are not bound: root's own programs, and what is no regular file or too large.
@@ -116,7 +119,11 @@ pub fn describe(places: &Places, path: &Path) -> Result<Description, TrustError>
     Ok(Description {
         servers: parsed.tables().filter(|(_, t)| t.defines()).map(|(n, t)| (n.clone(), command_line(t))).collect(),
         policies: parsed.policies.iter().map(|policy| policy.name.clone()).collect(),
-        variables: parsed.tables().flat_map(|(_, table)| references(table)).map(str::to_owned).collect(),
+        variables: {
+            let key = parsed.settings.reviewer.as_ref().and_then(|reviewer| reviewer.key_env.as_deref());
+            parsed.tables().flat_map(|(_, table)| references(table)).chain(key).map(str::to_owned).collect()
+        },
+        reviewer: Some(shown(&reviewer_words(&parsed).join(" "), 500)).filter(|line| !line.is_empty()),
         problems: parsed.problems,
         layer: candidate.layer,
         file,
@@ -125,6 +132,10 @@ pub fn describe(places: &Places, path: &Path) -> Result<Description, TrustError>
         unbound,
         text,
     })
+}
+
+fn reviewer_words(file: &LayerFile) -> Vec<String> {
+    file.settings.reviewer.as_ref().map(ReviewerTable::words).unwrap_or_default()
 }
 
 fn command_line(table: &ServerTable) -> String {
@@ -203,17 +214,23 @@ fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<B
     if !file.policies.is_empty() && lock.symlink_metadata().is_ok() {
         paths.insert(lock);
     }
-    for (_, table) in file.tables() {
+    let servers = file.tables().map(|(_, table)| {
         let cwd = table.cwd.as_ref().map_or_else(|| project.to_owned(), |cwd| project.join(cwd));
+        let command = table.command.iter().filter(|command| command.contains('/')).map(String::as_str);
+        let args = table.args.iter().flatten().map(|arg| arg.as_written());
+        let env = table.env.iter().flatten().map(|(_, value)| value.as_written());
+        (cwd, command.chain(args).chain(env).collect::<Vec<&str>>())
+    });
+    let reviewer = reviewer_words(file);
+    let reviewed = reviewer.iter().enumerate().filter(|(at, word)| *at > 0 || word.contains('/'));
+    let reviewed = (folder.to_owned(), reviewed.map(|(_, word)| word.as_str()).collect());
+    for (cwd, texts) in servers.chain([reviewed]) {
         let inside = |path: &Path| path.starts_with(project);
         let is_inside = |path: &Path| inside(path) || path.canonicalize().is_ok_and(|real| inside(&real));
         if !is_inside(&lexical(&cwd)) {
             unbound.insert(lexical(&cwd));
         }
-        let command = table.command.iter().filter(|command| command.contains('/')).map(String::as_str);
-        let args = table.args.iter().flatten().map(|arg| arg.as_written());
-        let env = table.env.iter().flatten().map(|(_, value)| value.as_written());
-        let words: BTreeSet<&str> = command.chain(args).chain(env).flat_map(words).take(MAX_WORDS + 1).collect();
+        let words: BTreeSet<&str> = texts.into_iter().flat_map(words).take(MAX_WORDS + 1).collect();
         if words.len() > MAX_WORDS {
             return Err(TrustError::TooMany(MAX_FILES));
         }

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use super::policies::{ComponentSpec, connector_spec, policy_set, unreadable};
+use super::reviewers;
 use crate::adapters::wasm::{Class, Engine, Limits, builtin};
 use crate::config::apps::AppSettings;
 use crate::config::builtin::Builtin;
@@ -77,7 +78,9 @@ pub(super) fn policies_of(
 ) -> PolicySet {
     let specs = resolved.policies.iter().map(|entry| component(entry, files(entry))).collect();
     let apps = resolved.apps.iter().map(connector_baseline).collect();
-    policy_set(engine, specs, apps, resolved.postures.clone(), refusals(resolved), resolved.digest)
+    let mut set = policy_set(engine, specs, apps, resolved.postures.clone(), refusals(resolved), resolved.digest);
+    reviewers::add(&mut set, resolved);
+    set
 }
 
 /// What one layer says about Apps, as the built-in connector policy answers it.

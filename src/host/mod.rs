@@ -10,6 +10,7 @@ pub mod network;
 pub mod overlay;
 pub mod policies;
 pub mod reload;
+mod reviewers;
 pub mod seal;
 mod served;
 pub mod session;

@@ -211,7 +211,11 @@ fn failing(policies: &PolicySet) -> impl Iterator<Item = (LayerRef, String)> + '
         Some((bound.source.layer.clone(), format!("`{}`: {fault}", bound.source.component)))
     }
     // A component that cannot be loaded stands at every decision point.
-    policies.components.iter().filter_map(of)
+    let reviewers = policies.reviewers.iter().filter_map(|bound| {
+        let fault = bound.reviewer.as_ref().err()?;
+        Some((bound.source.layer.clone(), format!("`{}`: {fault}", bound.source.component)))
+    });
+    policies.components.iter().filter_map(of).chain(reviewers)
 }
 
 /// What a reading depends on: a change of it is a reason for the next one.

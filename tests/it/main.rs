@@ -47,6 +47,7 @@ mod questions;
 mod relay;
 mod reload;
 mod requirements;
+mod review;
 mod reviews;
 mod sanitise;
 mod search;

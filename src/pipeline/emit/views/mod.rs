@@ -4,4 +4,5 @@
 
 pub mod model;
 pub mod stale;
+
 pub use crate::model::truncate;
