@@ -1,9 +1,11 @@
 //! What every adapter that starts a process does before: the child gets its three streams, and nothing else that we hold.
 //!
-//! The one part that adapters share: `spawn` starts the leader of a group, `guard` ends the groups that outlive us. It knows
+//! The one part that adapters share: `spawn` starts the leader of a group, `once` runs one to
+//! its end, `guard` ends the groups that outlive us. It knows
 //! no port, no configuration and none of them.
 
 mod guard;
+pub(in crate::adapters) mod once;
 pub(in crate::adapters) mod spawn;
 
 #[cfg(target_os = "linux")]
