@@ -143,6 +143,13 @@ Examples:
     /// Sign policy components, and verify signatures
     #[command(subcommand)]
     Policy(Policy),
+    /// Answer questions that wait, and see what is remembered
+    ///
+    /// A call that needs a person waits in a queue, too, and can be answered from any terminal of yours. Allowing needs a
+    /// terminal, and a code that is shown only there, or the approver key in PORTCULLIS_APPROVER_KEY. Refusing and
+    /// forgetting need neither. If whoever asked has gone, an allow holds for the same call once, for a day.
+    #[command(subcommand)]
+    Approvals(Approvals),
     /// Log in to an HTTP server by OAuth, in the browser
     ///
     /// Finds the server's authorisation server, prints where to go, waits for the browser to come back to this machine, and
@@ -222,6 +229,103 @@ Example:
 Example:
   portcullis config check --config candidate.toml")]
     Check,
+}
+
+/// What to do with questions and agreements. Ids may be shortened while they stay unambiguous.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Approvals {
+    /// List the questions that wait for an answer
+    #[command(after_long_help = "\
+Examples:
+  portcullis approvals list
+  portcullis approvals list --all --format json")]
+    List {
+        /// Those that were answered or have expired, too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show a question whole, and what became of it
+    #[command(after_long_help = "\
+Example:
+  portcullis approvals show ask_019a")]
+    Show {
+        /// The question
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Allow the call that a question is about
+    #[command(after_long_help = "\
+Examples:
+  portcullis approvals allow ask_019a
+  portcullis approvals allow ask_019a --scope session")]
+    Allow {
+        /// The question
+        #[arg(value_name = "ID")]
+        id: String,
+        /// How long that is remembered; only what the question offers
+        #[arg(long, value_enum, default_value_t = Scope::Once, value_name = "SCOPE")]
+        scope: Scope,
+    },
+    /// Refuse the call that a question is about
+    #[command(after_long_help = "\
+Example:
+  portcullis approvals deny ask_019a")]
+    Deny {
+        /// The question
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// List the remembered agreements; those of sessions are in their process alone
+    #[command(after_long_help = "\
+Example:
+  portcullis approvals grants --format json")]
+    Grants,
+    /// Forget remembered agreements
+    #[command(after_long_help = "\
+Examples:
+  portcullis approvals forget grant_019a
+  portcullis approvals forget --server files
+  portcullis approvals forget --all")]
+    Forget {
+        /// The agreement
+        #[arg(value_name = "GRANT", required_unless_present_any = ["all", "server"], conflicts_with_all = ["all", "server"])]
+        grant: Option<String>,
+        /// All of them
+        #[arg(long, conflicts_with = "server")]
+        all: bool,
+        /// Those about tools of this server
+        #[arg(long, value_name = "SERVER")]
+        server: Option<String>,
+    },
+    /// Set or remove the key that allows without a terminal
+    #[command(subcommand)]
+    Key(ApproverKey),
+}
+
+/// What to do with the approver key.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApproverKey {
+    /// Make a new key; it is shown once, at the terminal, and replaces an older one
+    #[command(after_long_help = "\
+Example:
+  portcullis approvals key set")]
+    Set,
+    /// Remove the key: only terminals can allow
+    #[command(after_long_help = "\
+Example:
+  portcullis approvals key remove")]
+    Remove,
+}
+
+/// How long an agreement is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scope {
+    /// For this call only.
+    Once,
+    /// For the session that asks.
+    Session,
+    /// Until something that it binds changes.
+    Always,
 }
 
 /// What to do with a policy component.

@@ -25,10 +25,14 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
     let reference = setup::target(&given.tool)?;
     let arguments = setup::arguments(&given)?;
     let cancel = setup::stop_on_signals()?;
-    let setup::Wired { resolved, mut parts, .. } = setup::wire(global).await?;
+    let setup::Wired { resolved, mut parts, desk, .. } = setup::wire(global).await?;
     setup::only(&mut parts, &reference);
     let host = Host::start(parts);
-    let session = host.session(local_caller(), terminal::reviewer());
+    let mut reviewer = terminal::reviewer();
+    if resolved.queue.value.unwrap_or(false) {
+        reviewer = desk.beside(reviewer);
+    }
+    let session = host.session(local_caller(), reviewer);
     let target = Target::from(reference.clone());
     let finished = session.call(SessionCall { cancel, ..SessionCall::new(target.clone(), arguments) }).await;
     let unavailable = matches!(&finished.item.outcome, Outcome::Failed(failure) if failure.code == Code::NotAvailable);

@@ -6,6 +6,7 @@ pub(crate) mod args;
 pub(crate) mod exit;
 pub(crate) mod render;
 
+mod approvals;
 mod call;
 mod compile;
 mod config;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
         Command::Policy(args::Policy::Verify(verify)) => policy::verify(&global, &verify),
         Command::Policy(args::Policy::Lock(wanted)) => lock::run(&global, &wanted),
         Command::Trust(trust) => trust::run(&global, &trust),
+        Command::Approvals(wanted) => approvals::run(&global, &wanted),
         other => on_runtime(other, &global),
     }
 }
@@ -69,7 +71,11 @@ fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
             Command::Demo => Box::pin(demo::run(global)).await,
             Command::Login(login) => Box::pin(login::run(global, &login)).await,
             Command::Logout { server } => Box::pin(logout::run(global, &server)).await,
-            Command::Config(_) | Command::Policy(_) | Command::Trust(_) | Command::Compile { .. } => Ok(Exit::Done),
+            Command::Config(_)
+            | Command::Policy(_)
+            | Command::Trust(_)
+            | Command::Approvals(_)
+            | Command::Compile { .. } => Ok(Exit::Done),
         }
     });
     // A thread that reads a terminal or stdin cannot be interrupted.

@@ -18,7 +18,7 @@ use super::{setup, stdio};
 /// Serves until the client or a signal ends it.
 pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
     let shutdown = setup::stop_on_signals()?;
-    let setup::Wired { resolved, parts, reloader, logins } = setup::wire(global).await?;
+    let setup::Wired { resolved, parts, reloader, logins, desk } = setup::wire(global).await?;
     let host = Host::start(parts);
     let required = tokio::select! {
         required = host.fleet().await_required() => required,
@@ -29,10 +29,11 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
     let searching = Searching::of(&resolved.gateway);
+    let desk = resolved.queue.value.unwrap_or(true).then_some(desk);
     // Ends with the host, or when serving ends.
     tokio::spawn(Watch::new(&host, reloader, &resolved, logins).run(shutdown.clone()));
     tokio::spawn(warn(Arc::clone(&host), resolved, shutdown.clone()));
-    let options = ServeOptions { shutdown, searching, ..ServeOptions::default() };
+    let options = ServeOptions { shutdown, searching, desk, ..ServeOptions::default() };
     let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
         Ended::Client(why) => tracing::info!(%why, "the client has gone"),

@@ -10,6 +10,7 @@ use portcullis::adapters::record::fanout::Fanout;
 use portcullis::adapters::record::jsonl::JsonLines;
 use portcullis::adapters::wasm::{Engine, EngineError, Options};
 use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
+use portcullis::host::asking::Desk;
 use portcullis::host::reload::{Loaded, Reloader};
 use portcullis::host::user::{local_logins, sandbox};
 use portcullis::host::{HostParts, wire};
@@ -55,6 +56,8 @@ pub(crate) struct Wired {
     pub reloader: Reloader,
     /// The user's logins.
     pub logins: Option<Logins>,
+    /// The queue of questions.
+    pub desk: Desk,
 }
 
 /// Reads the configuration, says what is wrong with it, and wires a host.
@@ -80,10 +83,12 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
         render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(&refusal.text, 1000)));
     }
     let recorder = recorder(global)?;
-    let state = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
+    let stored = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
     let logins = local_logins(&places);
-    let parts = wire::host_parts(&resolved, policies, &calls, recorder, logins.as_ref(), state);
-    Ok(Wired { resolved: Arc::new(resolved), parts, reloader, logins })
+    let mut parts = wire::host_parts(&resolved, policies, &calls, recorder, logins.as_ref(), stored.state);
+    parts.grants = stored.grants;
+    let desk = Desk::new(stored.asks, Arc::clone(&parts.clock));
+    Ok(Wired { resolved: Arc::new(resolved), parts, reloader, logins, desk })
 }
 
 /// How this program gets at compiled code.

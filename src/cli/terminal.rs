@@ -61,6 +61,13 @@ impl Terminal {
         Ok((length > 0).then(|| line.trim().to_owned()))
     }
 
+    /// Shows the text and a fresh code, and takes the code only. `what` says what the code does ("trust this").
+    pub(crate) fn confirms(&mut self, text: &str, what: &str) -> io::Result<bool> {
+        let code = code();
+        self.say(&format!("{text}\nType {code} to {what}, anything else to leave it: "))?;
+        Ok(self.line()?.is_some_and(|line| line == code))
+    }
+
     fn ask(&mut self, question: &Question) -> io::Result<Reply> {
         let offered = Choice::offered(question);
         let letters: Vec<String> =
@@ -82,6 +89,12 @@ impl Terminal {
         }
         Ok(Reply::Declined)
     }
+}
+
+/// Six digits that nobody can know before they are shown.
+fn code() -> String {
+    let random = uuid::Uuid::new_v4().as_u128();
+    format!("{:06}", random % 1_000_000)
 }
 
 fn letter(choice: Choice) -> &'static str {
@@ -187,6 +200,49 @@ mod tests {
         assert_eq!(answered("d\n").0, Reply::Declined);
         assert_eq!(answered("w\ny\nalways-allow\na\n").0, Reply::Declined, "an answer that was not offered counted");
         assert_eq!(answered("").0, Reply::Cancelled);
+    }
+
+    /// Types what `answer` makes of the code that is on the screen.
+    struct Typist {
+        screen: File,
+        answer: fn(&str) -> String,
+        typed: bool,
+    }
+
+    impl Read for Typist {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if std::mem::replace(&mut self.typed, true) {
+                return Ok(0);
+            }
+            let mut text = String::new();
+            io::Seek::rewind(&mut self.screen)?;
+            self.screen.read_to_string(&mut text)?;
+            let code = text.split("Type ").nth(1).and_then(|rest| rest.get(..6)).unwrap();
+            let line = format!("{}\n", (self.answer)(code));
+            buffer[..line.len()].copy_from_slice(line.as_bytes());
+            Ok(line.len())
+        }
+    }
+
+    fn confirmed(answer: fn(&str) -> String) -> bool {
+        let screen = tempfile::tempfile().unwrap();
+        let typist = Typist { screen: screen.try_clone().unwrap(), answer, typed: false };
+        Terminal::over(typist, screen).confirms("what it means", "do this").unwrap()
+    }
+
+    #[test]
+    fn r20_only_the_code_on_the_screen_confirms() {
+        assert!(confirmed(str::to_owned));
+        for wrong in [|_: &str| String::new(), |_: &str| "yes".to_owned(), |code: &str| format!("{code}0")] {
+            assert!(!confirmed(wrong));
+        }
+    }
+
+    #[test]
+    fn r20_a_code_is_six_digits_and_fresh() {
+        let codes: std::collections::BTreeSet<String> = (0..32).map(|_| code()).collect();
+        assert!(codes.iter().all(|code| code.len() == 6 && code.bytes().all(|c| c.is_ascii_digit())));
+        assert!(codes.len() > 16, "codes repeat");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! user runs, such as an agent, can start the command but not answer it. A program that takes over the terminal itself is
 //! beyond this.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use portcullis::config::Places;
@@ -90,7 +89,7 @@ fn add(store: &mut TrustStore, places: &Places, dir: &Path) -> Result<Exit, Trou
             .hint("run `portcullis trust` yourself, in a terminal")
     })?;
     let broken = |error| Trouble::caused(Exit::Failed, "the terminal cannot be used", &error);
-    if !is_confirmed(&mut terminal, &explain(&description)).map_err(broken)? {
+    if !terminal.confirms(&explain(&description), "trust this").map_err(broken)? {
         return Err(Trouble::new(Exit::Refused, "that was not the code, so nothing is trusted"));
     }
     // What its servers name of the environment was shown, so it is granted; its allows stay without weight (R3).
@@ -103,19 +102,6 @@ fn add(store: &mut TrustStore, places: &Places, dir: &Path) -> Result<Exit, Trou
 
 fn save(store: &TrustStore) -> Result<(), Trouble> {
     store.save().map_err(|error| Trouble::from_error(Exit::Failed, &error))
-}
-
-/// Shows the text and a fresh code, and takes the code only.
-fn is_confirmed(terminal: &mut Terminal, text: &str) -> io::Result<bool> {
-    let code = code();
-    terminal.say(&format!("{text}\nType {code} to trust this, anything else to leave it: "))?;
-    Ok(terminal.line()?.is_some_and(|line| line == code))
-}
-
-/// Six digits that nobody can know before they are shown.
-fn code() -> String {
-    let random = uuid::Uuid::new_v4().as_u128();
-    format!("{:06}", random % 1_000_000)
 }
 
 fn explain(description: &Description) -> String {
@@ -146,54 +132,4 @@ fn explain(description: &Description) -> String {
         say("problem", shown(&problem.to_string(), 500));
     }
     anstream::adapter::strip_str(&out).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Seek as _};
-
-    use super::*;
-
-    /// Types what `answer` makes of the code that is on the screen.
-    struct Typist {
-        screen: std::fs::File,
-        answer: fn(&str) -> String,
-        typed: bool,
-    }
-
-    impl Read for Typist {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            if std::mem::replace(&mut self.typed, true) {
-                return Ok(0);
-            }
-            let mut text = String::new();
-            self.screen.rewind()?;
-            self.screen.read_to_string(&mut text)?;
-            let code = text.split("Type ").nth(1).and_then(|rest| rest.get(..6)).unwrap();
-            let line = format!("{}\n", (self.answer)(code));
-            buffer[..line.len()].copy_from_slice(line.as_bytes());
-            Ok(line.len())
-        }
-    }
-
-    fn confirmed(answer: fn(&str) -> String) -> bool {
-        let screen = tempfile::tempfile().unwrap();
-        let typist = Typist { screen: screen.try_clone().unwrap(), answer, typed: false };
-        is_confirmed(&mut Terminal::over(typist, screen), "what it means").unwrap()
-    }
-
-    #[test]
-    fn r20_only_the_code_on_the_screen_confirms() {
-        assert!(confirmed(str::to_owned));
-        for wrong in [|_: &str| String::new(), |_: &str| "yes".to_owned(), |code: &str| format!("{code}0")] {
-            assert!(!confirmed(wrong));
-        }
-    }
-
-    #[test]
-    fn r20_a_code_is_six_digits_and_fresh() {
-        let codes: std::collections::BTreeSet<String> = (0..32).map(|_| code()).collect();
-        assert!(codes.iter().all(|code| code.len() == 6 && code.bytes().all(|c| c.is_ascii_digit())));
-        assert!(codes.len() > 16, "codes repeat");
-    }
 }

@@ -44,6 +44,8 @@ pub struct Settings {
     pub tool_output_token_limit: Option<u32>,
     /// The gateway's names.
     pub gateway: Option<GatewayTable>,
+    /// Where questions can be answered besides the session that asks.
+    pub approvals: Option<ApprovalsTable>,
     /// Bounds on calls; the smallest value of all layers counts (R2).
     pub limits: Option<LimitsTable>,
     /// Files that calls name, and where they are uploaded to.
@@ -71,6 +73,14 @@ pub struct GatewayTable {
     pub search: Option<Search>,
     /// From how many tools on `search = "auto"` searches, 1 to 1,000,000. Builtin: 100.
     pub search_from: Option<u32>,
+}
+
+/// `[approvals]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalsTable {
+    /// Whether questions also wait in the queue that `portcullis approvals` answers, until `limits.ask_timeout_sec`. Any layer may switch it off; only one whose allows count may switch it on. Builtin: on for `serve`, off for `call`, which ends at once where there is nobody at a terminal.
+    pub queue: Option<bool>,
 }
 
 /// When the gateway's tools are found by search.

@@ -113,6 +113,10 @@ impl List<'_> {
         self.push("gateway.name_limit", i64::from(gateway.name_limit.value), &gateway.name_limit.layer);
         self.push("gateway.search", spelled(gateway.search.value), &gateway.search.layer);
         self.push("gateway.search_from", i64::from(gateway.search_from.value), &gateway.search_from.layer);
+        let queue = &resolved.queue;
+        if let Some(wanted) = queue.value {
+            self.push("approvals.queue", wanted, &queue.layer);
+        }
         let limits = &resolved.limits;
         self.push("limits.ask_timeout_sec", limits.ask_timeout.value.as_secs_f64(), &limits.ask_timeout.layer);
         let calls = &limits.concurrent_calls;

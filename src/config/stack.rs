@@ -55,6 +55,8 @@ pub struct Resolved {
     pub gateway: Gateway,
     /// The model view's settings.
     pub output: Output,
+    /// Whether questions wait in the queue; none: as the command has it.
+    pub queue: Sourced<Option<bool>>,
     /// Bounds on calls.
     pub limits: CallLimits,
     /// Which files calls may name, and where they go; none: no file is uploaded.
@@ -262,8 +264,13 @@ fn merge(
         ask_timeout: Sourced::builtin(Duration::from_secs_f64(DEFAULT_ASK_TIMEOUT)),
         concurrent_calls: Sourced::builtin(DEFAULT_CONCURRENT_CALLS),
     };
+    let mut queue = Sourced::builtin(None);
     for layer in layers {
         let (settings, from) = (&layer.file.settings, &layer.reference);
+        let wanted = settings.approvals.as_ref().and_then(|table| table.queue);
+        if wanted == Some(false) || wanted == Some(true) && layer.may_allow && queue.value != Some(false) {
+            queue.replace(Some(wanted), from);
+        }
         let table = settings.gateway.clone().unwrap_or_default();
         gateway.names.replace(table.names, from);
         gateway.name_limit.replace(table.name_limit, from);
@@ -302,6 +309,7 @@ fn merge(
         warnings,
         gateway,
         output,
+        queue,
         limits,
     }
 }

@@ -30,6 +30,7 @@ use crate::model::name::{RawToolName, Target};
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::pipeline::Finished;
 use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
+use crate::ports::reviewer::Reviewer;
 
 /// The largest `_meta` of a request that is passed on, in bytes of JSON: no policy sees it.
 const MAX_META: usize = 64 * 1024;
@@ -99,11 +100,15 @@ pub(super) async fn run(
         call.questions = Some(Arc::new(ClientQuestions::new(way.clone(), asking, answerable, hung_up)));
     }
     let client = context.client_info().map(|client| client.name).unwrap_or_default();
-    let reviewer = ElicitationReviewer::by(way, &client, answerable, gate.hung_up.clone());
+    let person: Arc<dyn Reviewer> = Arc::new(ElicitationReviewer::by(way, &client, answerable, gate.hung_up.clone()));
+    let person = match &gate.desk {
+        Some(desk) => desk.beside(person),
+        None => person,
+    };
     // In rounds there is no request open while the person is asked.
     call.reviewer = Some(match told.filter(|_| binding.is_none()) {
-        Some(told) => Arc::new(Telling::new(Arc::new(reviewer), told)),
-        None => Arc::new(reviewer),
+        Some(told) => Arc::new(Telling::new(person, told)),
+        None => person,
     });
     call.client_meta.clone_from(&context.meta.0.0);
     let size = serde_json::to_vec(&call.client_meta).map_or(usize::MAX, |text| text.len());

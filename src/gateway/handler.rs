@@ -26,6 +26,7 @@ use super::notices::{self, Shown};
 use super::parked::Parked;
 use super::{call, list, search};
 use crate::adapters::mcp::client_side::Incoming;
+use crate::host::asking::Desk;
 use crate::host::listing::{Searching, Surface};
 use crate::host::session::Session;
 use crate::model::name::ServerName;
@@ -48,6 +49,8 @@ pub(super) struct Gate {
     pub(super) hung_up: CancellationToken,
     pub(super) page: usize,
     searching: Searching,
+    /// Where questions are asked besides.
+    pub(super) desk: Option<Desk>,
     shown: Arc<Shown>,
     level: Arc<Mutex<LoggingLevel>>,
     logs: Mutex<Option<broadcast::Receiver<(ServerName, UpstreamLog)>>>,
@@ -73,6 +76,7 @@ impl Gate {
             hung_up,
             page,
             searching,
+            desk: None,
             shown: Arc::default(),
             level: Arc::new(Mutex::new(LoggingLevel::Info)),
             logs: Mutex::new(Some(logs)),

@@ -48,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::mcp::transport::{Limits, LineEnd, LineTransport};
 use crate::host::Host;
+use crate::host::asking::Desk;
 use crate::host::listing::Searching;
 use crate::model::caller::Caller;
 use crate::ports::reviewer::NobodyThere;
@@ -75,12 +76,14 @@ pub struct ServeOptions {
     pub limits: Limits,
     /// Whether the client finds tools by search instead of having all of them in the list; [`Searching::Never`] by default.
     pub searching: Searching,
+    /// Where questions are asked besides: the queue that `approvals` answers. None by default.
+    pub desk: Option<Desk>,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
         let (shutdown, limits) = (CancellationToken::new(), Limits::default());
-        Self { shutdown, grace: GRACE, page: PAGE, limits, searching: Searching::Never }
+        Self { shutdown, grace: GRACE, page: PAGE, limits, searching: Searching::Never, desk: None }
     }
 }
 
@@ -123,7 +126,8 @@ where
     let end = lines.end();
     let (stop, hung_up, quit) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let session = host.session(caller, Arc::new(NobodyThere));
-    let gate = Gate::new(session, options.page, options.searching, stop.clone(), hung_up.clone());
+    let mut gate = Gate::new(session, options.page, options.searching, stop.clone(), hung_up.clone());
+    gate.desk.clone_from(&options.desk);
     let calls = gate.calls.clone();
     let lookout = tokio::spawn(look_out(options.clone(), end.clone(), stop.clone(), hung_up.clone(), quit.clone()));
 

@@ -69,6 +69,9 @@ impl Choice {
     }
 }
 
+/// The longest denial that is shown, in characters.
+const MAX_DENIAL: usize = 2500;
+
 /// Returns the whole question as text: the call, its arguments, who asks and why, and what each choice remembers.
 ///
 /// Several lines; at most about 20,000 characters, and 35,000 more where a definition changed. Ends without a line feed.
@@ -98,6 +101,9 @@ pub fn question_text(question: &Question) -> String {
     }
     if question.cut {
         line(&mut out, "There is more than this: the arguments or the files were cut, so nothing can be remembered.");
+    }
+    if let Some(denial) = &question.denial {
+        line(&mut out, &format!("The automatic reviewer denied it: {}", shown(denial, MAX_DENIAL)));
     }
     line(&mut out, "Asked by:");
     for ask in question.asks.iter().take(SHOWN_ASKS) {

@@ -79,7 +79,7 @@ impl ConfiguredHttp {
 
     fn upstream(&self, login: Option<Arc<dyn Credentials>>) -> Result<HttpUpstream, StartFailure> {
         // A variable that is not Unicode counts as not set, and its name is in the message.
-        let endpoint = self.endpoint(&|name| std::env::var(name).ok());
+        let endpoint = self.endpoint(&super::approver::variable);
         let endpoint = endpoint.map_err(|missing| StartFailure::Spawn(missing.to_string()))?;
         Ok(HttpUpstream::new(self.server.clone(), endpoint, login, self.settings))
     }

@@ -1,6 +1,8 @@
 //! The host: everything wired together. One process, many sessions.
 
+pub mod approver;
 mod aside;
+pub mod asking;
 pub mod build;
 pub mod entries;
 pub mod fleet;

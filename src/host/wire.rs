@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::HostParts;
+use super::approver::variable;
 use super::fleet::{BackOff, ServerSpec};
 use super::http_server::{ConfiguredHttp, Login};
 use crate::adapters::clock::SystemClock;
@@ -26,7 +27,7 @@ use crate::adapters::mcp::lanes::Lanes;
 use crate::adapters::mcp::transport;
 use crate::adapters::oauth::Logins;
 use crate::adapters::store::memory::MemoryGrants;
-use crate::adapters::store::sqlite::{self, OpenStateError};
+use crate::adapters::store::sqlite::{self, OpenStateError, Opened, SqliteGrants};
 use crate::config::file::Names as NameStyle;
 use crate::config::files::Files;
 use crate::config::server::{ResolvedServer, StdioLaunch, Transport};
@@ -44,6 +45,7 @@ use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
 use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::PolicySet;
+use crate::ports::asks::Asks;
 use crate::ports::files::FileAccess;
 use crate::ports::recorder::Recorder;
 use crate::ports::state::PolicyState;
@@ -64,9 +66,21 @@ pub enum NoState {
 ///
 /// # Errors
 /// [`NoState`], which says what to do: without it counters and labels would start anew with every process.
-pub fn open_state(places: &Places) -> Result<Arc<dyn PolicyState>, NoState> {
+pub fn open_state(places: &Places) -> Result<Stored, NoState> {
     let folder = places.state.as_ref().ok_or(NoState::NoPlace)?;
-    Ok(Arc::new(sqlite::open(folder, places.user)?))
+    let Opened { state, grants, asks } = sqlite::open(folder, places.user)?;
+    Ok(Stored { state: Arc::new(state), grants: Arc::new(grants), asks: Arc::new(asks) })
+}
+
+/// What is kept between calls.
+#[derive(Clone)]
+pub struct Stored {
+    /// Labels, history, counters and pins.
+    pub state: Arc<dyn PolicyState>,
+    /// Agreements.
+    pub grants: Arc<SqliteGrants>,
+    /// Open questions.
+    pub asks: Arc<dyn Asks>,
 }
 
 /// Describes a host: its servers, and what decides about their calls. `calls` are the places of all calls together; `logins` gives tokens to HTTP servers; `state` keeps what
@@ -155,7 +169,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Op
                 lifecycle: server.lifecycle,
                 concurrency: usize::try_from(server.concurrency).unwrap_or(usize::MAX),
             };
-            let login = logins.and_then(|logins| Login::of(logins, server, &|name| std::env::var(name).ok()));
+            let login = logins.and_then(|logins| Login::of(logins, server, &variable));
             Arc::new(ConfiguredHttp::new(server.name.clone(), target.clone(), settings, login))
         }
         Transport::Unreadable => Arc::new(Unsupported("its table cannot be read".to_owned())),
@@ -201,7 +215,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Op
 fn file_access(files: &Files) -> FileAccess {
     let told = format!("{:?}", (files.upload_url.as_str(), &files.bearer_token_env_var, &files.roots));
     let (url, token) = (files.upload_url.clone(), files.bearer_token_env_var.clone());
-    let uploader = HttpUploads::new(url, token, super::network::client_builder, |name| std::env::var(name).ok());
+    let uploader = HttpUploads::new(url, token, super::network::client_builder, variable);
     FileAccess {
         roots: Arc::new(Roots::new(&files.roots)),
         uploader: Arc::new(uploader),
@@ -215,7 +229,7 @@ fn is_local(transport: &Transport) -> bool {
     match transport {
         Transport::Stdio(_) => true,
         Transport::Http(target) => {
-            let url = target.url.resolve(&|name| std::env::var(name).ok()).ok();
+            let url = target.url.resolve(&variable).ok();
             url.and_then(|url| url::Url::parse(&url).ok()).is_some_and(|url| is_loopback(&url))
         }
         Transport::Unreadable => false,
@@ -251,7 +265,7 @@ impl Configured {
     fn launch(&self) -> Result<Launch, StartFailure> {
         let program = self.launch.executable.as_ref().map_err(|why| StartFailure::Spawn(why.clone()))?;
         // A variable that is not Unicode counts as not set, and its name is in the message.
-        let lookup = |name: &str| std::env::var(name).ok();
+        let lookup = variable;
         let missing = |error: MissingVariable| StartFailure::Spawn(error.to_string());
         let program = program.to_str().ok_or_else(|| {
             let shown = crate::model::text::shown(&program.display().to_string(), 256);

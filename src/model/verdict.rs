@@ -52,7 +52,7 @@ pub struct Reason {
 }
 
 /// How long an agreement may be remembered at most. The order is from narrow to wide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Remember {
     /// For this call only.
@@ -64,7 +64,7 @@ pub enum Remember {
 }
 
 /// Who must agree. None set leaves it to the configuration; both set means both (R12).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Reviewers {
     /// A person.
     pub person: bool,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::connector::ConnectorComponent;
 use super::hook::BoundHook;
@@ -25,7 +25,7 @@ use crate::model::tool::{Connector, Hints, ServerIdentity};
 use crate::model::verdict::{Fault, Label, OnFailure, Refusal, Source, Verdict};
 
 /// What would go to the upstream (R23).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A tool call.

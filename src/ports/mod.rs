@@ -3,6 +3,7 @@
 //! Adapters implement them, `host` wires them, tests replace them. A port uses `model` and nothing else of ours.
 
 pub mod approval;
+pub mod asks;
 pub mod clock;
 pub mod connector;
 pub mod credentials;

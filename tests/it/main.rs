@@ -6,6 +6,7 @@ mod fakes;
 mod support;
 
 mod agent;
+mod approvals;
 mod apps;
 mod architecture;
 mod bad_policies;

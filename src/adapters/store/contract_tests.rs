@@ -26,7 +26,7 @@ pub(super) fn file() -> (tempfile::TempDir, State) {
 }
 
 fn opened(dir: &tempfile::TempDir) -> State {
-    sqlite::open(&dir.path().join("portcullis"), rustix::process::getuid().as_raw()).unwrap()
+    sqlite::open(&dir.path().join("portcullis"), rustix::process::getuid().as_raw()).unwrap().state
 }
 
 /// Runs a test over both.

@@ -10,10 +10,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 
-use crate::model::caller::{Caller, TenantId};
+use crate::model::caller::{Caller, SessionId, TenantId};
 use crate::model::name::ToolRef;
 use crate::model::verdict::Remember;
-use crate::ports::grants::{Grant, GrantSubject, Grants, MAX_RELATED, NotRemembered};
+use crate::ports::asks::ONCE_GRANT_MS;
+use crate::ports::grants::{
+    ALWAYS_GRANT_MS, Grant, GrantSubject, Grants, MAX_RELATED, NotRemembered, SESSION_GRANT_MS,
+};
 
 /// The most grants of one tenant.
 pub const MAX_GRANTS: usize = 10_000;
@@ -94,14 +97,20 @@ impl Grants for MemoryGrants {
 
 impl Shelf {
     fn of(&self, subject: &GrantSubject) -> impl Iterator<Item = &Grant> {
-        let ages = self.by_subject.get(subject).map(Vec::as_slice).unwrap_or_default();
-        ages.iter().filter_map(|age| self.grants.get(age))
+        let own = self.by_subject.get(subject).into_iter().flatten();
+        let all = self.by_subject.get(&of_all_sessions(subject.clone())).into_iter().flatten();
+        own.chain(all).filter_map(|age| self.grants.get(age)).filter(|grant| grant.binds(subject))
     }
 
     fn put(&mut self, grant: Grant, max: usize) {
         // The same agreement is kept once. The older one stays: should the newer one's call not be sent, forgetting it
         // must not take back what was agreed before.
-        if self.of(&grant.subject).any(|old| old.answered == grant.answered && old.arguments == grant.arguments) {
+        let given_ms = given_ms(&grant);
+        let ended = self.grants.iter().filter(|(_, old)| old.expires_ms <= given_ms).map(|(age, _)| *age);
+        for age in ended.collect::<Vec<_>>() {
+            self.remove(age);
+        }
+        if self.of(&grant.subject).any(|old| is_same(old, &grant)) {
             return;
         }
         if self.grants.len() >= max
@@ -111,7 +120,7 @@ impl Shelf {
         }
         let age = self.next;
         self.next += 1;
-        self.by_subject.entry(grant.subject.clone()).or_default().push(age);
+        self.by_subject.entry(place(&grant)).or_default().push(age);
         self.by_id.insert(grant.id.clone(), age);
         self.grants.insert(age, grant);
     }
@@ -119,13 +128,40 @@ impl Shelf {
     fn remove(&mut self, age: u64) {
         let Some(grant) = self.grants.remove(&age) else { return };
         self.by_id.remove(&grant.id);
-        if let Some(ages) = self.by_subject.get_mut(&grant.subject) {
+        let place = place(&grant);
+        if let Some(ages) = self.by_subject.get_mut(&place) {
             ages.retain(|other| *other != age);
             if ages.is_empty() {
-                self.by_subject.remove(&grant.subject);
+                self.by_subject.remove(&place);
             }
         }
     }
+}
+
+/// Where a grant is looked for: that for one session under it, every other under none (R21).
+fn place(grant: &Grant) -> GrantSubject {
+    let subject = grant.subject.clone();
+    if grant.scope == Remember::Session { subject } else { of_all_sessions(subject) }
+}
+
+fn of_all_sessions(mut subject: GrantSubject) -> GrantSubject {
+    subject.caller.session = SessionId::new("");
+    subject
+}
+
+/// Whether two grants for one subject are the same agreement.
+pub(super) fn is_same(old: &Grant, new: &Grant) -> bool {
+    (old.scope, old.arguments, &old.answered) == (new.scope, new.arguments, &new.answered)
+}
+
+/// When a grant was given at the latest: what had ended by then is over.
+pub(super) fn given_ms(grant: &Grant) -> u64 {
+    let lives_ms = match grant.scope {
+        Remember::Never => ONCE_GRANT_MS,
+        Remember::Session => SESSION_GRANT_MS,
+        Remember::Always => ALWAYS_GRANT_MS,
+    };
+    grant.expires_ms.saturating_sub(lives_ms)
 }
 
 #[cfg(test)]
@@ -139,7 +175,7 @@ mod tests {
     fn subject(tenant: &str, tool: &str) -> GrantSubject {
         let mut caller = Caller::local("me");
         caller.tenant = TenantId::new(tenant);
-        caller.session = crate::model::caller::SessionId::new("one");
+        caller.session = SessionId::new("one");
         GrantSubject {
             caller,
             tool: ToolRef::parse(tool).unwrap(),

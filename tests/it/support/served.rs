@@ -37,6 +37,17 @@ impl Served {
         let file = path("config/portcullis/config.toml");
         fs::write(&file, config.replace("$PLACE", place.path().to_str().unwrap())).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        Self::start_in(place, env)
+    }
+
+    /// Kills it at once, and starts another one in the same home.
+    pub(crate) async fn killed_and_started_again(mut self) -> Self {
+        self.child.kill().await.unwrap();
+        Self::start_in(self.place, &[])
+    }
+
+    fn start_in(place: tempfile::TempDir, env: &[(&str, &str)]) -> Self {
+        let path = |name: &str| place.path().join(name);
         // A shell that leaves one of its descriptors open, as careless parents do.
         let mut command = Command::new("/bin/sh");
         command
@@ -71,12 +82,18 @@ impl Served {
     /// Starts it and shakes hands.
     pub(crate) async fn greeted(config: &str, env: &[(&str, &str)]) -> Self {
         let mut served = Self::start(config, env);
+        served.greet().await;
+        served
+    }
+
+    /// Shakes hands.
+    pub(crate) async fn greet(&mut self) {
+        let served = self;
         let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": { "name": "test", "version": "1" } });
         served.request("hello", "initialize", &params.to_string()).await;
         assert!(served.answer(json!("hello")).await["result"].is_object());
         served.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-        served
     }
 
     pub(crate) fn pid(&self) -> u32 {

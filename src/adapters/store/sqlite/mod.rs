@@ -6,20 +6,41 @@
 //!
 //! A power cut may take the last moments with it, never more (`synchronous = NORMAL` over a write-ahead log).
 
+mod asks;
+mod grants;
 mod open;
 mod tables;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+pub use grants::SqliteGrants;
 pub use open::{FILE, OpenStateError};
 
+use super::asks::Queue;
 use super::state::State;
+use tables::Database;
+
+/// What a state file keeps. All of it is shared with other processes.
+pub struct Opened {
+    /// Labels, history, counters and pins.
+    pub state: State,
+    /// Approvals that last. Those of sessions are beside them, in memory.
+    pub grants: SqliteGrants,
+    /// Open questions.
+    pub asks: Queue,
+}
 
 /// Opens the state in `folder`, which is made if it is missing. `user` is whose both must be.
 ///
 /// # Errors
 /// An [`OpenStateError`] that names the file and says what to do.
-pub fn open(folder: &Path, user: u32) -> Result<State, OpenStateError> {
-    let connection = open::connection(folder, user)?;
-    Ok(State::over(tables::Database::new(connection, folder.join(FILE))))
+pub fn open(folder: &Path, user: u32) -> Result<Opened, OpenStateError> {
+    let database = |connection| Database::new(connection, folder.join(FILE));
+    let state = State::over(database(open::connection(folder, user)?));
+    // A connection of their own: decisions do not wait for a look at the queue, nor it for them.
+    let file = Arc::new(Mutex::new(database(open::another(folder)?)));
+    Ok(Opened { state, grants: SqliteGrants::over(Arc::clone(&file)), asks: Queue::over(file) })
 }

@@ -26,7 +26,7 @@ const OPENING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Each brings the file from one version to the next. Released ones never change.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = ["
     CREATE TABLE counters (
         id INTEGER PRIMARY KEY,
         tenant TEXT NOT NULL, layer TEXT NOT NULL, origin BLOB NOT NULL, component TEXT NOT NULL, key TEXT NOT NULL,
@@ -54,6 +54,24 @@ const MIGRATIONS: [&str; 1] = ["
         tenant TEXT NOT NULL, server TEXT NOT NULL, tool TEXT NOT NULL, digest TEXT NOT NULL, definition TEXT NOT NULL,
         PRIMARY KEY (tenant, server, tool)
     ) STRICT, WITHOUT ROWID;
+", "
+    CREATE TABLE grants (
+        age INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL, principal TEXT NOT NULL, groups TEXT NOT NULL, session TEXT NOT NULL,
+        server TEXT NOT NULL, tool TEXT NOT NULL, identity TEXT NOT NULL, definition TEXT NOT NULL, connector TEXT NOT NULL,
+        answered TEXT NOT NULL, arguments TEXT, scope TEXT NOT NULL, expires_ms INTEGER NOT NULL, approver TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX grants_of_tool ON grants (tenant, principal, server, tool);
+    CREATE TABLE asks (
+        age INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, question TEXT NOT NULL,
+        created_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, live_until_ms INTEGER NOT NULL, state TEXT NOT NULL,
+        decision TEXT, approver TEXT, answered_ms INTEGER, outcome TEXT, granted TEXT
+    ) STRICT;
+    CREATE INDEX asks_of_tenant ON asks (tenant, state);
+    CREATE INDEX asks_pending ON asks (deadline_ms) WHERE state = 'pending';
+    CREATE INDEX asks_waiting ON asks (live_until_ms) WHERE outcome = 'waiting';
 "];
 
 /// Why the state cannot be opened. Each says what to do.
@@ -95,7 +113,7 @@ pub enum OpenStateError {
     NotOurs(PathBuf),
     /// A later version of this program has written it.
     #[error("the state `{}` is of version {version}, and this portcullis knows {}; use the newer portcullis, or move \
-        the file away (counters, labels, history and pins then start empty)", path(place), MIGRATIONS.len())]
+        the file away (counters, labels, history, pins, approvals and questions then start empty)", path(place), MIGRATIONS.len())]
     Newer {
         /// The file.
         place: PathBuf,
@@ -105,7 +123,7 @@ pub enum OpenStateError {
     /// It is no database, or not a whole one.
     #[error(
         "the state `{}` is damaged: {why}; restore it, or move it away with its `-wal` and `-shm` (counters, labels, \
-        history and pins then start empty)",
+        history, pins, approvals and questions then start empty)",
         path(place)
     )]
     Damaged {
@@ -139,7 +157,7 @@ pub(super) fn connection(folder: &Path, user: u32) -> Result<Connection, OpenSta
     check_file(&file, user)?;
     let begun = Instant::now();
     loop {
-        match connect(&file) {
+        match connect(&file, true) {
             Ok(connection) => return Ok(connection),
             // Of processes that make one file at once, SQLite does not let every one wait: it would be for each other.
             Err(OpenStateError::Failed { source, .. }) if is_busy(&source) && begun.elapsed() < OPENING => {
@@ -148,6 +166,11 @@ pub(super) fn connection(folder: &Path, user: u32) -> Result<Connection, OpenSta
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Opens the file once more, which [`connection`] has just opened and checked.
+pub(super) fn another(folder: &Path) -> Result<Connection, OpenStateError> {
+    connect(&folder.join(FILE), false)
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
@@ -194,7 +217,7 @@ fn check_private(place: &Path, user: u32, (owner, mode): (u32, u32), wanted: u32
     Ok(())
 }
 
-fn connect(file: &Path) -> Result<Connection, OpenStateError> {
+fn connect(file: &Path, check: bool) -> Result<Connection, OpenStateError> {
     let failed = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             OpenStateError::Damaged { place: file.to_owned(), why: shown(&error.to_string(), 200) }
@@ -210,9 +233,11 @@ fn connect(file: &Path) -> Result<Connection, OpenStateError> {
     connection.set_prepared_statement_cache_capacity(64);
 
     version(&connection).map_err(failed)?.check(file)?;
-    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
-    if found != "ok" {
-        return Err(OpenStateError::Damaged { place: file.to_owned(), why: shown(&found, 200) });
+    if check {
+        let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+        if found != "ok" {
+            return Err(OpenStateError::Damaged { place: file.to_owned(), why: shown(&found, 200) });
+        }
     }
     connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
     connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
@@ -315,7 +340,7 @@ mod tests {
             }
         });
         let open = connection(&folder, me()).unwrap();
-        assert_eq!(version(&open).unwrap().version, 1);
+        assert_eq!(version(&open).unwrap().version, 2);
     }
 
     #[test]
@@ -355,7 +380,7 @@ mod tests {
         open.pragma_update(None, "user_version", 99).unwrap();
         drop(open);
         let said = refused(&folder);
-        assert!(said.contains("state.db` is of version 99, and this portcullis knows 1; use the newer"), "{said}");
+        assert!(said.contains("state.db` is of version 99, and this portcullis knows 2; use the newer"), "{said}");
 
         let open = Connection::open(&file).unwrap();
         open.pragma_update(None, "application_id", 7).unwrap();

@@ -1,15 +1,13 @@
 //! The tables, read and changed. Every text in them was checked when it was written, and is checked again when it is read.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 
 use super::super::backing::{Backing, Counter, Ended, Kept, Owner, Past, too_many_labels, too_many_pins};
+use super::super::form::{layer_columns, layer_of};
 use crate::model::caller::{Caller, TenantId};
 use crate::model::digest::Digest;
-use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::model::text::shown;
 use crate::model::verdict::{Label, Source};
@@ -28,21 +26,12 @@ pub(super) struct Database {
 }
 
 /// Why a step failed: SQLite, or a bound.
-enum Failed {
-    Sqlite(rusqlite::Error),
-    State(StateFailed),
-}
-
-impl From<rusqlite::Error> for Failed {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
-    }
-}
-
-impl From<StateFailed> for Failed {
-    fn from(error: StateFailed) -> Self {
-        Self::State(error)
-    }
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    State(#[from] StateFailed),
 }
 
 impl Database {
@@ -51,12 +40,18 @@ impl Database {
     }
 
     /// One transaction that writes: kept whole, or not at all.
-    fn write<T>(&mut self, step: impl FnOnce(&Transaction<'_>) -> Result<T, Failed>) -> Result<T, StateFailed> {
+    pub(super) fn write<T>(
+        &mut self,
+        step: impl FnOnce(&Transaction<'_>) -> Result<T, Failed>,
+    ) -> Result<T, StateFailed> {
         self.within(TransactionBehavior::Immediate, step)
     }
 
     /// One transaction that reads: all it sees is of one moment.
-    fn read<T>(&mut self, step: impl FnOnce(&Transaction<'_>) -> Result<T, Failed>) -> Result<T, StateFailed> {
+    pub(super) fn read<T>(
+        &mut self,
+        step: impl FnOnce(&Transaction<'_>) -> Result<T, Failed>,
+    ) -> Result<T, StateFailed> {
         self.within(TransactionBehavior::Deferred, step)
     }
 
@@ -372,27 +367,13 @@ fn ended(row: &Row<'_>) -> Result<Ended, Failed> {
 }
 
 /// A text that this version does not write: somebody else has.
-fn parsed<T>(value: Option<T>, what: &str) -> Result<T, StateFailed> {
+pub(super) fn parsed<T>(value: Option<T>, what: &str) -> Result<T, StateFailed> {
     value.ok_or_else(|| StateFailed(format!("what is kept holds no {what} where one must be")))
 }
 
 /// Milliseconds as SQLite counts; what is beyond is the end of time, with room left for sums.
-fn time(ms: u64) -> i64 {
+pub(super) fn time(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 4)
-}
-
-fn layer_columns(layer: &LayerRef) -> (&'static str, &[u8]) {
-    (layer.kind().as_str(), layer.file().map_or(&[][..], |file| file.as_os_str().as_bytes()))
-}
-
-fn layer_of(kind: &str, origin: &[u8]) -> Option<LayerRef> {
-    use LayerKind::{Builtin, Managed, Organisation, Project, Session, System, User};
-    let all = [Builtin, Project, Session, User, Organisation, System, Managed];
-    let kind = all.into_iter().find(|known| known.as_str() == kind)?;
-    if origin.is_empty() {
-        return Some(LayerRef::new(kind));
-    }
-    Some(LayerRef::from_file(kind, PathBuf::from(OsStr::from_bytes(origin))))
 }
 
 fn kind_column(kind: Kind) -> &'static str {

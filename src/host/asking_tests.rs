@@ -1,0 +1,126 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::adapters::clock::SystemClock;
+use crate::adapters::store::memory::MemoryGrants;
+use crate::adapters::store::memory_asks::in_memory;
+use crate::model::name::{CallId, ToolRef};
+use crate::model::verdict::Reviewers;
+use crate::ports::approval::Kind;
+use crate::ports::asks::AskState;
+use crate::ports::reviewer::{Agreement, NobodyThere};
+
+struct Says(Reply);
+
+#[async_trait]
+impl Reviewer for Says {
+    async fn ask(&self, _question: &Question) -> Reply {
+        self.0.clone()
+    }
+}
+
+/// Never answers; notes that it was withdrawn.
+#[derive(Default)]
+struct Silent(Arc<AtomicBool>);
+
+struct Note(Arc<AtomicBool>);
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Reviewer for Silent {
+    async fn ask(&self, _question: &Question) -> Reply {
+        let _note = Note(Arc::clone(&self.0));
+        std::future::pending().await
+    }
+}
+
+fn question() -> Question {
+    let tool = ToolRef::parse("s/t").unwrap();
+    Question {
+        id: "ask_1".to_owned(),
+        call: CallId::fresh(),
+        kind: Kind::Tool,
+        agreement: Agreement::to_nothing(&tool),
+        tool,
+        title: None,
+        arguments: "{}".to_owned(),
+        files: Vec::new(),
+        changes: [].into(),
+        cut: false,
+        denial: None,
+        asks: Vec::new(),
+        reviewers: Reviewers::PERSON,
+        options: vec![Remember::Never],
+        deadline: Duration::from_secs(600),
+    }
+}
+
+fn desk() -> Desk {
+    Desk::new(Arc::new(in_memory(Arc::new(MemoryGrants::default()))), Arc::new(SystemClock))
+}
+
+fn answer(desk: &Desk, decision: Decision) {
+    let answer = Answer { decision, approver: "ann".to_owned(), own: false };
+    desk.asks.answer("ask_1", &answer, desk.now_ms()).unwrap();
+}
+
+fn allowed(approver: &str) -> Reply {
+    Reply::Allowed { remember: Remember::Never, approver: approver.to_owned() }
+}
+
+fn state(desk: &Desk) -> AskState {
+    desk.asks.get("ask_1").unwrap().unwrap().state
+}
+
+#[tokio::test(start_paused = true)]
+async fn r21_an_answer_from_the_queue_withdraws_the_channels_question() {
+    let (desk, withdrawn) = (desk(), Arc::default());
+    let both = desk.beside(Arc::new(Silent(Arc::clone(&withdrawn))));
+    let asked = question();
+    let mut asking = both.ask(&asked);
+    assert!(futures::poll!(&mut asking).is_pending());
+    answer(&desk, Decision::Allow(Remember::Never));
+    assert_eq!(asking.await, allowed("ann"));
+    assert!(withdrawn.load(Ordering::SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r21_the_channels_answer_goes_through_the_queue() {
+    for reply in [allowed("me"), Reply::Declined] {
+        let desk = desk();
+        assert_eq!(desk.beside(Arc::new(Says(reply.clone()))).ask(&question()).await, reply);
+        let late = Answer { decision: Decision::Deny, approver: "ann".to_owned(), own: false };
+        assert!(matches!(desk.asks.answer("ask_1", &late, desk.now_ms()), Err(NotAnswered::Already(_))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_channel_that_reaches_nobody_leaves_the_question_in_the_queue() {
+    let desk = desk();
+    let both = desk.beside(Arc::new(NobodyThere));
+    let asked = question();
+    let mut asking = both.ask(&asked);
+    assert!(futures::poll!(&mut asking).is_pending());
+    answer(&desk, Decision::Deny);
+    assert_eq!(asking.await, Reply::Declined);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r21_a_caller_that_goes_leaves_its_question_without_requester() {
+    let desk = desk();
+    let both = desk.beside(Arc::new(NobodyThere));
+    let asked = question();
+    let mut asking = both.ask(&asked);
+    assert!(futures::poll!(&mut asking).is_pending());
+    assert!(desk.asks.get("ask_1").unwrap().unwrap().is_awaited(desk.now_ms()));
+    drop(asking);
+    assert!(!desk.asks.get("ask_1").unwrap().unwrap().is_awaited(desk.now_ms()));
+    assert_eq!(state(&desk), AskState::Pending);
+    answer(&desk, Decision::Allow(Remember::Never));
+    assert!(matches!(state(&desk), AskState::Answered { outcome: crate::ports::asks::Delivery::Granted(_), .. }));
+}

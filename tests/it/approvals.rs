@@ -1,0 +1,119 @@
+//! Questions that wait outlive their caller, and are answered from another terminal (R20, R21).
+
+use portcullis::model::digest::Digest;
+use serde_json::{Value, json};
+
+use crate::cli::Place;
+use crate::support::served::Served;
+use crate::support::{eventually, scripted_server};
+
+const KEY: &str = "a key of the test";
+
+fn config() -> String {
+    format!("approval_policy = \"untrusted\"\n[mcp_servers.s]\ncommand = {:?}\n", scripted_server())
+}
+
+/// Runs `approvals` in the place of a host.
+fn approvals(served: &Served, args: &[&str], key: Option<&str>) -> (i32, String, String) {
+    let mut command = std::process::Command::new("setsid");
+    command.arg("--wait").arg(env!("CARGO_BIN_EXE_portcullis")).arg("approvals").args(args);
+    for (name, folder) in [("HOME", "home"), ("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state")] {
+        command.env(name, served.path(folder));
+    }
+    command.env_remove("PORTCULLIS_APPROVER_KEY").envs(key.map(|key| ("PORTCULLIS_APPROVER_KEY", key)));
+    let ran = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (ran.status.code().unwrap(), text(ran.stdout), text(ran.stderr))
+}
+
+fn pending(served: &Served) -> Vec<Value> {
+    let (code, out, err) = approvals(served, &["list", "--format", "json"], None);
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[tokio::test]
+async fn r20_r21_a_question_is_answered_from_another_terminal_with_the_key_only() {
+    let mut served = with_key().await;
+    served.request("call", "tools/call", &json!({ "name": "s__echo", "arguments": {} }).to_string()).await;
+    eventually("it is pending", || (pending(&served).len() == 1).then_some(())).await;
+    let id = pending(&served)[0]["question"]["id"].as_str().unwrap().to_owned();
+
+    let (code, _, err) = approvals(&served, &["allow", &id], None);
+    assert!(code == 3 && err.contains("needs a person at a terminal"), "{code} {err}");
+    let (code, _, err) = approvals(&served, &["allow", &id], Some("another"));
+    assert!(code == 3 && err.contains("is not the approver key"), "{code} {err}");
+    let (code, _, err) = approvals(&served, &["allow", &id, "--scope", "session"], Some(KEY));
+    assert!(code == 0, "{code} {err}");
+    assert!(served.answer(json!("call")).await["result"]["isError"].is_null());
+    let (code, _, err) = approvals(&served, &["deny", &id], None);
+    assert!(code == 4 && err.contains("allowed session by approver key"), "{code} {err}");
+}
+
+/// The program with an approver key.
+async fn with_key() -> Served {
+    let served = Served::greeted(&config(), &[]).await;
+    let key = format!("{}\n", Digest::of(KEY.as_bytes()));
+    let file = served.path("state/portcullis/approver.key");
+    std::fs::write(&file, key).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    served
+}
+
+#[tokio::test]
+async fn r21_an_allow_after_the_host_was_killed_lets_the_same_call_run_once() {
+    let mut served = with_key().await;
+    let echo = |text: &str| json!({ "name": "s__echo", "arguments": { "text": text } }).to_string();
+    served.request("call", "tools/call", &echo("a")).await;
+    eventually("it is pending", || (pending(&served).len() == 1).then_some(())).await;
+    let id = pending(&served)[0]["question"]["id"].as_str().unwrap().to_owned();
+
+    let mut served = served.killed_and_started_again().await;
+    served.greet().await;
+    let (code, _, err) = approvals(&served, &["allow", &id], Some(KEY));
+    assert!(code == 0, "{code} {err}");
+    // Until the lease of the host that is gone has ended, the answer is its own to take.
+    let kept = || {
+        let (_, out, _) = approvals(&served, &["grants", "--format", "json"], None);
+        serde_json::from_str::<Vec<Value>>(&out).ok().filter(|grants| grants.len() == 1)
+    };
+    eventually("the answer has become a grant", kept).await;
+
+    served.request("other", "tools/call", &echo("b")).await;
+    eventually("other arguments are asked about", || (pending(&served).len() == 1).then_some(())).await;
+    served.request("same", "tools/call", &echo("a")).await;
+    assert!(served.answer(json!("same")).await["result"]["isError"].is_null());
+    let (_, out, _) = approvals(&served, &["grants", "--format", "json"], None);
+    assert_eq!(out.trim(), "[]", "it held for more than one call");
+    served.request("again", "tools/call", &echo("a")).await;
+    eventually("the next one is asked about", || (pending(&served).len() == 2).then_some(())).await;
+}
+
+#[test]
+fn a_damaged_and_a_newer_store_are_told_of_and_left_alone() {
+    let place = Place::new();
+    assert_eq!(place.run(&["approvals", "list"]).code, 0);
+    let file = place.path("state/portcullis/state.db");
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, "rubbish".repeat(1000)).unwrap();
+    let ran = place.run(&["approvals", "list"]);
+    assert!(ran.code != 0 && ran.err.contains("is damaged"), "{}", ran.err);
+    assert!(std::fs::read(&file).unwrap().starts_with(b"rubbish"));
+    let mut newer = whole;
+    // `user_version`: big-endian, at byte 60 of the header.
+    newer[60..64].copy_from_slice(&99_u32.to_be_bytes());
+    std::fs::write(&file, newer).unwrap();
+    let ran = place.run(&["approvals", "list"]);
+    assert!(ran.code != 0 && ran.err.contains("is of version 99"), "{}", ran.err);
+}
+
+#[test]
+fn bad_ids_and_an_empty_queue_are_said() {
+    let place = Place::new();
+    assert_eq!(place.run(&["approvals", "list"]).out, "No question waits.\n");
+    assert_eq!(place.run(&["approvals", "grants"]).out, "Nothing is remembered.\n");
+    let ran = place.run(&["approvals", "deny", "ask_1"]);
+    assert!(ran.code == 2 && ran.err.contains("there is no `ask_1`"), "{}", ran.err);
+    assert_eq!(place.run(&["approvals", "forget"]).code, 2);
+    assert_eq!(place.run(&["approvals", "key", "set"]).code, 3);
+}
