@@ -201,10 +201,11 @@ fn spec(name: &ServerName, tools: usize) -> ServerSpec {
     ServerSpec {
         upstream: Arc::new(Canned((0..tools).map(definition).collect())),
         identity: ServerIdentity(Digest::of(name.as_str().as_bytes())),
+        launch: Digest::of(name.as_str().as_bytes()),
         config: Digest::of(name.as_str().as_bytes()),
         view: ServerView::embedded(Duration::from_secs(60), false),
         connectors: BTreeMap::new(),
-        filter: Arc::new(|_| true),
+        filter: Arc::new(|_| None),
         required: false,
         startup_timeout: Duration::from_secs(60),
         back_off: BackOff::default(),

@@ -141,7 +141,9 @@ fn could_change(explained: &Explanation) -> bool {
     let has = |event| explained.hooks.iter().any(|(of, _)| *of == event);
     match &explained.would {
         Would::Ask { .. } => true,
-        Would::Fail(failure) if failure.code == Code::NeverAsks => has(HookEvent::PermissionRequest),
+        Would::Fail(failure) if matches!(failure.code, Code::NeverAsks | Code::NobodyToAsk) => {
+            has(HookEvent::PermissionRequest)
+        }
         Would::Run { .. } => has(HookEvent::PreToolUse),
         Would::Fail(_) => false,
     }

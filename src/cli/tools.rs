@@ -155,6 +155,13 @@ fn human(view: &View, servers: &[ServerStatus]) -> String {
         for tool in view.listing().snapshot().tools().iter().filter(|tool| tool.server == status.server) {
             out.push_str(&row(view, tool, width));
         }
+        for filtered in &status.filtered {
+            let raw = shown(filtered.tool.as_str(), 128);
+            out.push_str(&field(2, &format!("{raw}:"), &format!("absent: {}", filtered.reason()), width));
+        }
+        if status.filtered_more > 0 {
+            out.push_str(&field(2, "and", &format!("{} more that a layer filters", status.filtered_more), width));
+        }
         for problem in &status.problems {
             out.push_str(&field(2, "unusable", &shown(problem, 500), width));
         }

@@ -44,8 +44,8 @@ pub struct ResolvedServer {
     pub transport: Transport,
     /// What it is (R5).
     pub identity: ServerIdentity,
-    /// Digest over what its process or connection is made of; when it changes, the connection is made anew. Values of
-    /// variables are not in it.
+    /// Digest over what its process or connection is made of; when it changes, the connection is made anew, and else it is
+    /// not (catalog-dispatch 2.1 rule 13). Values of variables are not in it.
     pub launch_digest: Digest,
     /// Digest over the whole effective configuration of the server; when it changes, prepared calls are stale (R19).
     pub digest: Digest,
@@ -128,6 +128,10 @@ pub struct ToolFilter {
     pub enabled: Option<BTreeSet<RawToolName>>,
     /// Those that are not.
     pub disabled: BTreeSet<RawToolName>,
+    /// Each layer's own list of the only ones, in the order in which they were put in.
+    only: Vec<(LayerRef, BTreeSet<RawToolName>)>,
+    /// Each layer's own list of those that are not.
+    never: Vec<(LayerRef, BTreeSet<RawToolName>)>,
 }
 
 impl ToolFilter {
@@ -135,6 +139,29 @@ impl ToolFilter {
     #[must_use]
     pub fn allows(&self, tool: &RawToolName) -> bool {
         self.enabled.as_ref().is_none_or(|enabled| enabled.contains(tool)) && !self.disabled.contains(tool)
+    }
+
+    /// Returns the most trusted layer that leaves the tool out; none: it exists.
+    #[must_use]
+    pub fn filtered_by(&self, tool: &RawToolName) -> Option<&LayerRef> {
+        let only = self.only.iter().filter(|(_, list)| !list.contains(tool));
+        let never = self.never.iter().filter(|(_, list)| list.contains(tool));
+        only.chain(never).map(|(layer, _)| layer).max_by_key(|layer| layer.kind())
+    }
+
+    /// Leaves only these: what earlier lists left out stays out.
+    fn only(&mut self, layer: &LayerRef, list: BTreeSet<RawToolName>) {
+        self.enabled = Some(match self.enabled.take() {
+            Some(earlier) => earlier.intersection(&list).cloned().collect(),
+            None => list.clone(),
+        });
+        self.only.push((layer.clone(), list));
+    }
+
+    /// Leaves these out.
+    fn never(&mut self, layer: &LayerRef, list: BTreeSet<RawToolName>) {
+        self.disabled.extend(list.iter().cloned());
+        self.never.push((layer.clone(), list));
     }
 }
 
@@ -168,7 +195,7 @@ pub(crate) fn resolve(
     let own = definition.map(|(_, table)| table.clone()).unwrap_or_default();
     let mut server = ResolvedServer {
         identity: identity::identify(name, &transport),
-        launch_digest: launch_digest(&transport, &own),
+        launch_digest: Digest::of(b""),
         digest: Digest::of(b""),
         enabled: Ok(()),
         required: false,
@@ -204,6 +231,7 @@ pub(crate) fn resolve(
         server.origins.insert("enabled", layer);
         server.enabled = Err(why);
     }
+    server.launch_digest = launch_digest(&server);
     server.digest = digest(&server);
     Some(server)
 }
@@ -291,16 +319,11 @@ fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
     }
     let names = |names: &[String]| names.iter().filter_map(|name| RawToolName::parse(name).ok()).collect();
     if let Some(list) = &table.enabled_tools {
-        let list: BTreeSet<RawToolName> = names(list);
-        server.filter.enabled = Some(match server.filter.enabled.take() {
-            Some(earlier) => earlier.intersection(&list).cloned().collect(),
-            None => list,
-        });
+        server.filter.only(layer, names(list));
         changed.push("enabled_tools");
     }
     if let Some(list) = &table.disabled_tools {
-        let list: BTreeSet<RawToolName> = names(list);
-        server.filter.disabled.extend(list);
+        server.filter.never(layer, names(list));
         changed.push("disabled_tools");
     }
     if let Some(list) = &table.omit_tools_from {
@@ -399,13 +422,14 @@ fn lifecycle(transport: &Transport, own: &ServerTable) -> Lifecycle {
     })
 }
 
-fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
+/// The transport, and whatever else a connection is made with and cannot change while it lives.
+fn launch_digest(server: &ResolvedServer) -> Digest {
     // Literal values go in by their digest, inside this digest: they cannot be read back or compared one by one.
     let sealed = |map: &BTreeMap<String, Template>| {
         let sealed = map.iter().map(|(k, v)| (k.clone(), Digest::of(v.as_written().as_bytes()).to_string()));
         sealed.collect::<BTreeMap<_, _>>()
     };
-    let encoded = match transport {
+    let encoded = match &server.transport {
         Transport::Stdio(launch) => json!({
             "command": launch.command, "executable": launch.executable.as_ref().ok().map(|p| p.display().to_string()),
             "args": launch.args.iter().map(Template::as_written).collect::<Vec<_>>(), "cwd": launch.cwd.display().to_string(),
@@ -420,7 +444,11 @@ fn launch_digest(transport: &Transport, own: &ServerTable) -> Digest {
         }),
         Transport::Unreadable => json!(null),
     };
-    Digest::of(json!([encoded, lifecycle(transport, own)]).to_string().as_bytes())
+    // Callers' own connections know whether one that ended is opened again; over HTTP the connection itself bounds its calls.
+    let reopens = (server.sharing != Sharing::Process).then_some(server.restart.when);
+    let at_once = matches!(server.transport, Transport::Http(_)).then_some(server.concurrency);
+    let made_with = json!([server.identity, server.lifecycle, server.sharing, reopens, server.message_limit, at_once]);
+    Digest::of(json!([encoded, made_with]).to_string().as_bytes())
 }
 
 fn digest(server: &ResolvedServer) -> Digest {

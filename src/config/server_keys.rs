@@ -64,7 +64,7 @@ pub struct ServerTable {
     pub startup_timeout_ms: Option<u64>,
     /// How long a call may take, in seconds; fractions allowed. Default 300; the smallest of all layers counts.
     pub tool_timeout_sec: Option<f64>,
-    /// Whether its tools may be called side by side although they do not say that they only read. Default `false`.
+    /// For programs that embed the host: whether its tools may be called side by side in one session although they do not say that they only read. Through `serve` the client puts its calls in order; `concurrency = 1` keeps the calls of all sessions apart. `false` in any layer wins. Default `false`.
     pub supports_parallel_tool_calls: Option<bool>,
     /// The raw names of the only tools that exist. Layers intersect.
     pub enabled_tools: Option<Vec<String>>,

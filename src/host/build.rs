@@ -77,6 +77,9 @@ pub enum NotBuilt {
     /// A server of the embedder was not added.
     #[error(transparent)]
     Server(#[from] NotAdded),
+    /// A required server did not start. All servers were ended again.
+    #[error("{0}")]
+    Required(String),
     /// Loading panicked, or the runtime is ending.
     #[error("loading was broken off")]
     BrokenOff,
@@ -158,10 +161,11 @@ impl HostBuilder {
         self
     }
 
-    /// Reads the layers, loads their components and starts the servers; returns while those are starting.
+    /// Reads the layers, loads their components and starts the servers. Returns once the required ones are ready, each within
+    /// its own startup timeout; the others may be starting still.
     ///
     /// # Errors
-    /// [`NotBuilt`]. What is wrong with single entries is in [`Built::resolved`].
+    /// [`NotBuilt`], also when a required server does not start. What is wrong with single entries is in [`Built::resolved`].
     pub async fn start(self) -> Result<Built, NotBuilt> {
         let (places, session) = (self.places, self.session);
         let loading = tokio::task::spawn_blocking(move || {
@@ -180,7 +184,12 @@ impl HostBuilder {
         }
         parts.grants = self.grants.unwrap_or(parts.grants);
         parts.ask_deadline = self.ask_deadline.or(parts.ask_deadline);
-        Ok(Built { host: Host::start(parts), resolved: Arc::new(resolved) })
+        let host = Host::start(parts);
+        if let Err(why) = host.fleet().await_required().await {
+            host.shutdown(Duration::ZERO).await;
+            return Err(NotBuilt::Required(why));
+        }
+        Ok(Built { host, resolved: Arc::new(resolved) })
     }
 }
 
@@ -192,10 +201,11 @@ pub fn server_of(name: &ServerName, upstream: Arc<dyn Upstream>, may_relax: bool
     ServerSpec {
         upstream,
         identity,
+        launch: identity.0,
         config: identity.0,
         view: ServerView::embedded(TIMEOUT, may_relax),
         connectors: BTreeMap::new(),
-        filter: Arc::new(|_| true),
+        filter: Arc::new(|_| None),
         required: false,
         startup_timeout: TIMEOUT,
         back_off: BackOff::default(),

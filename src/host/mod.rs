@@ -8,6 +8,7 @@ pub mod entries;
 pub mod fleet;
 mod http_server;
 pub mod listing;
+mod live;
 pub mod network;
 pub mod overlay;
 pub mod policies;
@@ -15,6 +16,7 @@ pub mod reload;
 mod reviewers;
 pub mod seal;
 mod served;
+mod server;
 pub mod session;
 pub mod step;
 mod supervise;
@@ -143,7 +145,7 @@ impl Host {
     }
 
     /// Puts another configuration in force: calls are decided by it from now on, and one that was decided before is decided
-    /// again before it is sent (R19). Servers whose configuration is the same go on as they are.
+    /// again before it is sent (R19). Servers whose connection is made of the same go on over it (B10).
     pub async fn reconfigure(
         &self,
         policies: PolicySet,

@@ -2,22 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::fleet::{Server, ServerSpec, ServerState, Shared, Since, replace};
+use super::live::{Listed, Shared};
+use super::server::{Server, ServerSpec, ServerState, Since};
 use crate::model::name::ServerName;
 use crate::model::revision::ConnectionId;
 use crate::model::text;
-use crate::model::tool::ToolDefinition;
-use crate::pipeline::admit::catalog::PublishedServer;
 use crate::ports::upstream::{
     Connection, ConnectionEvent, ListFailure, Listing, StartFailure, UpstreamEvents, UpstreamLog,
 };
@@ -34,21 +32,14 @@ const EARLY_ENDS: u32 = 3;
 const RELIST: Duration = Duration::from_secs(5);
 /// The longest wait before a changed list is read again.
 const RELIST_MAX: Duration = Duration::from_secs(300);
-/// How many problems of one server are kept.
-const MAX_PROBLEMS: usize = 20;
 
 /// One server and what its task needs.
 pub(super) struct Supervised {
     name: ServerName,
-    spec: ServerSpec,
-    state: watch::Sender<ServerState>,
-    wanted: Arc<Notify>,
-    dirty: Arc<Mutex<Option<ConnectionId>>>,
-    problems: Arc<Mutex<Vec<String>>>,
-    events: Arc<Mutex<BTreeMap<ConnectionEvent, u64>>>,
-    live: Arc<Mutex<Option<Weak<dyn Connection>>>>,
+    server: Arc<Server>,
+    /// What it is run by; another one may come at any time.
+    specs: watch::Receiver<Arc<ServerSpec>>,
     shared: Arc<Shared>,
-    stop: CancellationToken,
 }
 
 /// Why watching a connection ended.
@@ -58,19 +49,14 @@ enum Ended {
 }
 
 impl Supervised {
-    pub(super) fn new(name: ServerName, spec: ServerSpec, server: &Server, shared: Arc<Shared>) -> Self {
-        Self {
-            name,
-            spec,
-            state: server.state.clone(),
-            wanted: Arc::clone(&server.wanted),
-            dirty: Arc::clone(&server.dirty),
-            problems: Arc::clone(&server.problems),
-            events: Arc::clone(&server.events),
-            live: Arc::clone(&server.live),
-            shared,
-            stop: server.stop.clone(),
-        }
+    /// None: the server is not run.
+    pub(super) fn new(name: ServerName, server: Arc<Server>, shared: Arc<Shared>) -> Option<Self> {
+        let specs = server.specs()?;
+        Some(Self { name, server, specs, shared })
+    }
+
+    fn spec(&self) -> Arc<ServerSpec> {
+        Arc::clone(&self.specs.borrow())
     }
 }
 
@@ -88,8 +74,9 @@ enum Next {
 pub(super) async fn run(server: Supervised) {
     let mut failures = 0;
     loop {
-        server.state.send_replace(ServerState::Starting);
-        let next = match AssertUnwindSafe(server.life(&mut failures)).catch_unwind().await {
+        server.server.state.send_replace(ServerState::Starting);
+        let spec = server.spec();
+        let next = match AssertUnwindSafe(server.life(&spec, &mut failures)).catch_unwind().await {
             Ok(next) => next,
             Err(_panic) => {
                 failures += 1;
@@ -100,24 +87,32 @@ pub(super) async fn run(server: Supervised) {
         match next {
             Next::Stop => break,
             Next::Again => {}
-            Next::Rest(failure) => {
-                if !server.rest(failure, failures).await {
-                    break;
-                }
-            }
+            Next::Rest(failure) => match server.rest(failure, failures, &spec).await {
+                Rested::Stop => break,
+                Rested::Again => {}
+                Rested::Anew => failures = 0,
+            },
         }
     }
-    server.shared.publish(&server.name, None).await;
-    server.state.send_replace(ServerState::Stopped);
+    server.shared.publish(&server.name, &server.server, None).await;
+    server.server.state.send_replace(ServerState::Stopped);
+}
+
+/// What ends the wait between two attempts.
+enum Rested {
+    Stop,
+    Again,
+    /// It is configured otherwise: whatever failed before may work now.
+    Anew,
 }
 
 impl Supervised {
     /// Starts it, publishes it, and watches it until it ends.
-    async fn life(&self, failures: &mut u32) -> Next {
+    async fn life(&self, spec: &ServerSpec, failures: &mut u32) -> Next {
         let started = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Next::Stop,
-            started = self.start() => started,
+            () = self.server.stop.cancelled() => return Next::Stop,
+            started = self.start(spec) => started,
         };
         let (connection, listing, signals) = match started {
             Ok(started) => started,
@@ -129,8 +124,9 @@ impl Supervised {
         };
         let retiring = Retiring(&signals);
         self.publish(&connection, listing).await;
-        *self.live.lock() = Some(Arc::downgrade(&connection));
-        self.state.send_replace(ServerState::Ready);
+        *self.server.live.lock() = Some(Arc::downgrade(&connection));
+        self.server.tried.store(true, Ordering::Release);
+        self.server.state.send_replace(ServerState::Ready);
         tracing::info!(server = %self.name, "ready");
         let since = Instant::now();
         let ended = self.watch(&connection, &signals).await;
@@ -142,14 +138,14 @@ impl Supervised {
         let failure = told.filter(|why| why != "closed").map_or(failure, StartFailure::Ended);
         tracing::warn!(server = %self.name, %failure, "connection closed");
         *failures = if since.elapsed() >= STEADY { 0 } else { *failures + 1 };
-        if *failures < EARLY_ENDS && self.spec.back_off.restarts { Next::Again } else { Next::Rest(failure) }
+        if *failures < EARLY_ENDS && self.spec().back_off.restarts { Next::Again } else { Next::Rest(failure) }
     }
 
-    async fn start(&self) -> Result<(Arc<dyn Connection>, Listing, Arc<Signals>), StartFailure> {
+    async fn start(&self, spec: &ServerSpec) -> Result<(Arc<dyn Connection>, Listing, Arc<Signals>), StartFailure> {
         let signals = Arc::new(Signals::new(self));
         let events: Arc<dyn UpstreamEvents> = Arc::clone(&signals) as _;
-        let timeout = self.spec.startup_timeout;
-        let connection = self.spec.upstream.connect(Instant::now() + timeout, events).await?;
+        let timeout = spec.startup_timeout;
+        let connection = spec.upstream.connect(Instant::now() + timeout, events).await?;
         match connection.list(Instant::now() + timeout).await {
             Ok(listing) => Ok((connection, listing, signals)),
             Err(failure) => {
@@ -159,41 +155,8 @@ impl Supervised {
         }
     }
 
-    /// Parses, filters and publishes a listing. A definition that cannot be used is left out and reported.
     async fn publish(&self, connection: &Arc<dyn Connection>, listing: Listing) {
-        let mut problems = Vec::new();
-        let mut tools = Vec::with_capacity(listing.tools.len());
-        for definition in &listing.tools {
-            match ToolDefinition::parse_shared(Arc::clone(definition)) {
-                Ok(definition) if (self.spec.filter)(definition.name()) => tools.push(Arc::new(definition)),
-                Ok(_filtered) => {}
-                Err(bad) => problems.push(match std::error::Error::source(&bad) {
-                    Some(cause) => format!("{bad}: {cause}"),
-                    None => bad.to_string(),
-                }),
-            }
-        }
-        let mut names = std::collections::HashSet::new();
-        for tool in tools.iter().filter(|tool| !names.insert(tool.name().clone())) {
-            let name = text::shown(tool.name().as_str(), 128);
-            problems.push(format!("the tool `{name}` is listed twice; the first one is used"));
-        }
-        for problem in problems.iter().take(MAX_PROBLEMS) {
-            tracing::warn!(server = %self.name, problem, "unusable definition");
-        }
-        problems.truncate(MAX_PROBLEMS);
-        *self.problems.lock() = problems;
-        let published = PublishedServer {
-            connectors: self.spec.connectors.clone(),
-            connection: Arc::clone(connection),
-            config: self.spec.config,
-            identity: self.spec.identity,
-            tools,
-            instructions: listing.instructions,
-            wants_sandbox_state: listing.wants_sandbox_state,
-            view: self.spec.view.clone(),
-        };
-        self.shared.publish(&self.name, Some(published)).await;
+        self.shared.publish(&self.name, &self.server, Some(Listed::of(connection, listing))).await;
     }
 
     async fn watch(&self, connection: &Arc<dyn Connection>, signals: &Signals) -> Ended {
@@ -202,12 +165,12 @@ impl Supervised {
         loop {
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Ended::Stop,
+                () = self.server.stop.cancelled() => return Ended::Stop,
                 () = signals.changed.notified() => {}
-                () = self.wanted.notified() => {}
+                () = self.server.wanted.notified() => {}
                 () = until(relist) => {}
             }
-            let dirty = self.dirty.lock().take() == Some(connection.id());
+            let dirty = self.server.dirty.lock().take() == Some(connection.id());
             if let Some(why) = signals.closed() {
                 return Ended::Closed(StartFailure::Ended(why));
             }
@@ -215,16 +178,16 @@ impl Supervised {
                 return Ended::Closed(StartFailure::Ended("the connection is closed".to_owned()));
             }
             // Somebody thought that an older connection was this one.
-            self.state.send_if_modified(|state| replace(state, &ServerState::Starting, ServerState::Ready));
+            self.server.state.send_if_modified(|state| state.replace(&ServerState::Starting, ServerState::Ready));
             if signals.tools_changed.swap(false, Ordering::AcqRel) {
                 let listing = async {
                     self.gather(signals).await;
-                    connection.list(Instant::now() + self.spec.startup_timeout).await
+                    connection.list(Instant::now() + self.spec().startup_timeout).await
                 };
                 let listed = tokio::select! {
                     biased;
                     // A server that lists slowly does not hold up the end.
-                    () = self.stop.cancelled() => return Ended::Stop,
+                    () = self.server.stop.cancelled() => return Ended::Stop,
                     listed = listing => listed,
                 };
                 relist = None;
@@ -260,31 +223,43 @@ impl Supervised {
         }
     }
 
-    /// Takes the server out of the catalog and waits before the next attempt. False when it is stopped.
-    async fn rest(&self, failure: StartFailure, failures: u32) -> bool {
-        self.shared.publish(&self.name, None).await;
+    /// Takes the server out of the catalog and waits before the next attempt. `tried`: what the last one was made by.
+    async fn rest(&self, failure: StartFailure, failures: u32, tried: &ServerSpec) -> Rested {
+        self.shared.publish(&self.name, &self.server, None).await;
         let failed = ServerState::Failed { why: failure, since: Since(Instant::now()) };
-        self.state.send_replace(failed.clone());
-        let back_off = self.spec.back_off;
+        self.server.tried.store(true, Ordering::Release);
+        self.server.state.send_replace(failed.clone());
+        let back_off = tried.back_off;
         let wait = back_off.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
         let until = Instant::now() + wait.min(back_off.longest);
         let tries_again = back_off.restarts && failures < back_off.attempts;
         loop {
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return false,
-                () = tokio::time::sleep_until(until), if tries_again => return true,
-                () = self.wanted.notified() => {
+                () = self.server.stop.cancelled() => return Rested::Stop,
+                () = self.other_than(tried) => return Rested::Anew,
+                () = tokio::time::sleep_until(until), if tries_again => return Rested::Again,
+                () = self.server.wanted.notified() => {
                     // A call that wants the server has set it to starting.
-                    let wanted = *self.state.borrow() == ServerState::Starting;
+                    let wanted = *self.server.state.borrow() == ServerState::Starting;
                     if wanted && back_off.restarts {
-                        return true;
+                        return Rested::Again;
                     }
                     if wanted {
-                        self.state.send_replace(failed.clone());
+                        self.server.state.send_replace(failed.clone());
                     }
                 }
             }
+        }
+    }
+
+    /// Waits until it is run by another configuration.
+    async fn other_than(&self, tried: &ServerSpec) {
+        let mut specs = self.specs.clone();
+        let other = specs.wait_for(|spec| spec.config != tried.config).await.is_ok();
+        if !other {
+            // The sender lives as long as the server.
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -312,9 +287,9 @@ impl Signals {
     fn new(server: &Supervised) -> Self {
         Self {
             server: server.name.clone(),
-            state: server.state.clone(),
+            state: server.server.state.clone(),
             logs: server.shared.logs.clone(),
-            events: Arc::clone(&server.events),
+            events: Arc::clone(&server.server.events),
             tools_changed: AtomicBool::new(false),
             closed: Mutex::new(None),
             changed: Notify::new(),
@@ -362,7 +337,7 @@ impl UpstreamEvents for Signals {
         }
         *closed = Some(text::shown(why, 512));
         // At once, so that the next call waits for the restart instead of meeting a closed connection.
-        self.state.send_if_modified(|state| replace(state, &ServerState::Ready, ServerState::Starting));
+        self.state.send_if_modified(|state| state.replace(&ServerState::Ready, ServerState::Starting));
         self.changed.notify_one();
     }
 }
@@ -430,10 +405,11 @@ mod tests {
         let spec = ServerSpec {
             upstream,
             identity: ServerIdentity(Digest::of(b"s")),
+            launch: Digest::of(b"s"),
             config: Digest::of(b"s"),
             view: ServerView::embedded(Duration::from_secs(1), false),
             connectors: BTreeMap::new(),
-            filter: Arc::new(|_| true),
+            filter: Arc::new(|_| None),
             required: true,
             startup_timeout: Duration::from_secs(1),
             back_off,

@@ -148,7 +148,8 @@ pub(super) fn servers(
             // What the host must not start without counts as failed, unless somebody switched it off on purpose.
             Err(why) if server.required && !server.is_switched_off() => {
                 let upstream = Arc::new(Unsupported(why.clone()));
-                _ = run.insert(name.clone(), ServerSpec { upstream, ..spec(server) });
+                let launch = Digest::of_parts([server.launch_digest.as_bytes().as_slice(), why.as_bytes()]);
+                _ = run.insert(name.clone(), ServerSpec { upstream, launch, ..spec(server) });
             }
             Err(why) => _ = disabled.insert(name.clone(), why.clone()),
         }
@@ -180,6 +181,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Op
     ServerSpec {
         upstream,
         identity: server.identity,
+        launch: server.launch_digest,
         // Where files go is part of what a call was prepared with.
         config: files.map_or(server.digest, |files| {
             Digest::of_parts([server.digest.as_bytes().as_slice(), files.digest.as_bytes()])
@@ -199,7 +201,7 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Op
             files: files.cloned(),
         },
         connectors: BTreeMap::new(),
-        filter: Arc::new(move |tool: &RawToolName| filter.allows(tool)),
+        filter: Arc::new(move |tool: &RawToolName| filter.filtered_by(tool).cloned()),
         required: server.required,
         startup_timeout: server.startup_timeout,
         back_off: BackOff {
@@ -350,8 +352,57 @@ mod tests {
         assert!(spec.required && !spec.back_off.restarts);
         assert_eq!(spec.back_off.first.as_millis(), 20);
         assert_eq!(spec.view.tool_timeout.as_millis(), 1500);
-        assert!(!(spec.filter)(&RawToolName::parse("x").unwrap()) && (spec.filter)(&RawToolName::parse("y").unwrap()));
+        let left_out = |tool| (spec.filter)(&RawToolName::parse(tool).unwrap()).map(|layer| layer.kind());
+        assert_eq!((left_out("x"), left_out("y")), (Some(LayerKind::User), None));
         assert_eq!(disabled.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["off"]);
+    }
+
+    #[test]
+    fn b10_b11_only_what_a_connection_is_made_of_asks_for_another_one() {
+        let stdio = "[mcp_servers.s]\ncommand = \"sh\"\n";
+        let http = "[mcp_servers.s]\nurl = \"https://a.example/\"\n";
+        let restart = "[mcp_servers.s.restart]\nwhen = \"never\"\n";
+        let shared = "sharing = \"principal\"\n";
+        let laned = format!("{stdio}{shared}");
+        let spec = |text: &str| {
+            let (mut run, _) = servers(&resolved(&[(LayerKind::User, text)]), None, &Slots::new(1));
+            run.remove(&ServerName::parse("s").unwrap()).unwrap()
+        };
+        // What is added to a table, and whether that makes another connection.
+        let rows = [
+            (stdio, "enabled_tools = [\"a\"]\n", false),
+            (stdio, "disabled_tools = [\"a\"]\n", false),
+            (stdio, "tool_timeout_sec = 1\n", false),
+            (stdio, "startup_timeout_sec = 1\n", false),
+            (stdio, "supports_parallel_tool_calls = true\n", false),
+            (stdio, "trust_annotations = false\n", false),
+            (stdio, "check_arguments = false\n", false),
+            (stdio, "file_parameters = true\n", false),
+            (stdio, "omit_tools_from = [\"direct\"]\n", false),
+            (stdio, "required = true\n", false),
+            (stdio, "concurrency = 1\n", false),
+            (stdio, restart, false),
+            (stdio, "args = [\"x\"]\n", true),
+            (stdio, "env = { A = \"1\" }\n", true),
+            (stdio, "env_vars = [\"A\"]\n", true),
+            (stdio, "cwd = \"elsewhere\"\n", true),
+            (stdio, "base_environment = false\n", true),
+            (stdio, "lifecycle = \"auto\"\n", true),
+            (stdio, "message_limit = 2048\n", true),
+            (stdio, shared, true),
+            (&laned, restart, true),
+            (http, "tool_timeout_sec = 1\n", false),
+            (http, "concurrency = 1\n", true),
+            (http, "bearer_token_env_var = \"T\"\n", true),
+            (http, "http_headers = { A = \"1\" }\n", true),
+            (http, "scopes = [\"a\"]\n", true),
+        ];
+        for (table, added, another) in rows {
+            let (before, after) = (spec(table), spec(&format!("{table}{added}")));
+            assert_ne!(before.config, after.config, "{added}: calls that were prepared before are not stale");
+            assert_eq!(before.launch != after.launch, another, "{table}{added}");
+        }
+        assert_ne!(spec(http).launch, spec("[mcp_servers.s]\nurl = \"https://b.example/\"\n").launch, "B11");
     }
 
     #[test]

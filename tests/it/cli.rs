@@ -364,7 +364,8 @@ fn r38_explain_says_who_decides_what_and_how_the_answers_fold() {
       1. baseline for the posture of builtin: ask by rule `may-destroy-or-reach-out`
       2. result: ask (1 standing)
     result
-      Somebody would be asked, and could allow it once, for the session.
+      Somebody would be asked, and could allow it once, for the session, until
+      something changes.
       A reviewer could change the result: without an agreement the call would be
       refused.
     ");
@@ -397,15 +398,28 @@ fn tools_lists_what_is_there_and_what_is_not_and_why() {
     good ready
       echo: good__echo (direct)
         because tool search is off
+      add: absent: filtered by the user layer
+      fail: absent: filtered by the user layer
+      slow: absent: filtered by the user layer
+      hang: absent: filtered by the user layer
+      die: absent: filtered by the user layer
+      write: absent: filtered by the user layer
     off disabled
       because disabled by the user layer
     twice ready
+      twin: absent: filtered by the user layer
+      other: absent: filtered by the user layer
     ");
     let responses = json(&place.run(&["tools", "--for", "responses", "--format", "json"]).out);
-    let traffic = |name: &str| {
+    let status = |name: &str| {
         let servers = responses["servers"].as_array().unwrap();
-        servers.iter().find(|status| status["server"] == name).unwrap()["traffic"].clone()
+        servers.iter().find(|status| status["server"] == name).unwrap().clone()
     };
+    let filtered = &status("good")["filtered"][0];
+    let reason = "filtered by the user layer";
+    let row = serde_json::json!({ "tool": "add", "exposure": "absent", "reason": reason, "layer": "user" });
+    assert_eq!(*filtered, row);
+    let traffic = |name: &str| status(name)["traffic"].clone();
     assert!(traffic("good")["received"].as_u64() > Some(100) && traffic("good")["sent"].as_u64() > Some(100));
     assert!(traffic("off").is_null(), "nothing was connected");
     let names = |tool: &Value| (tool["namespace"].to_string(), tool["name"].to_string(), tool["exposure"].to_string());

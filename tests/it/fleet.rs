@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis::host::fleet::{BackOff, GRACE, ServerSpec, ServerState, ServerStatus};
+use portcullis::host::build::{HostBuilder, NotBuilt};
+use portcullis::host::fleet::{BackOff, MAX_FILTERED, ServerSpec, ServerState, ServerStatus};
+use portcullis::host::session::Session;
+use portcullis::model::digest::Digest;
 use portcullis::model::item::Status;
+use portcullis::model::layer::{LayerKind, LayerRef};
 use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::model::outcome::{Code, Stage};
+use portcullis::model::tool::MAX_DEFINITION;
 use portcullis::pipeline::Finished;
+use portcullis::pipeline::admit::slots::Slots;
 use portcullis::ports::upstream::{Connection as _, Fleet as _, StartFailure, UpstreamLog};
 use tokio::time::Instant;
 
@@ -60,20 +66,6 @@ async fn servers_start_side_by_side() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b1_pending_servers_share_one_second_once() {
-    let (one, two, quick) = (server("one"), server("two"), server("quick"));
-    one.starts(Start::Hangs);
-    two.starts(Start::Hangs);
-    let house = House::of(&[&one, &two, &quick]);
-    let session = house.session();
-    let begun = Instant::now();
-    let tools = session.list().await.tools().len();
-    assert_eq!((begun.elapsed(), tools), (GRACE, 1));
-    house.session().list().await;
-    assert_eq!(begun.elapsed(), GRACE, "a later list waited again");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_list_does_not_wait_when_all_servers_have_settled() {
     let (dead, quick) = (server("dead"), server("quick"));
     dead.starts(Start::Fails("no such file"));
@@ -84,7 +76,7 @@ async fn a_list_does_not_wait_when_all_servers_have_settled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b2_a_required_server_is_waited_for() {
+async fn b2_whoever_starts_a_host_can_wait_for_its_required_servers() {
     let slow = server("slow");
     let gate = Gate::closed();
     slow.starts(Start::Gated(Arc::clone(&gate)));
@@ -435,13 +427,127 @@ async fn a_filtered_tool_answers_like_an_unknown_one() {
     let files = server("files");
     files.define(vec![tool("use"), tool("hidden")]);
     let filter = |spec: &mut ServerSpec| {
-        spec.filter = Arc::new(|name: &RawToolName| name.as_str() != "hidden");
+        spec.filter =
+            Arc::new(|name: &RawToolName| (name.as_str() == "hidden").then(|| LayerRef::new(LayerKind::User)));
     };
     let house = house_of(&[(&files, filter)]);
     ready(&house).await;
     assert_eq!(house.listed(), ["files/use"]);
     let text = "MCP tool `files/hidden` is not available to the model";
     assert_eq!(said(&call_one(&house, "files/hidden").await), text);
+    let status = status(&house, "files");
+    let [filtered] = status.filtered.as_slice() else { panic!("{status:?}") };
+    assert_eq!((filtered.tool.as_str(), filtered.reason()), ("hidden", "filtered by the user layer".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r25_of_many_filtered_tools_some_are_named_and_all_are_counted() {
+    let files = server("files");
+    files.define((0..MAX_FILTERED + 7).map(|number| tool(&format!("t{number}"))).collect());
+    let house = house_of(&[(&files, |spec| spec.filter = Arc::new(|_| Some(LayerRef::new(LayerKind::User))))]);
+    ready(&house).await;
+    let status = status(&house, "files");
+    assert_eq!((status.tools, status.filtered.len(), status.filtered_more), (0, MAX_FILTERED, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r26_a_tool_that_paths_for_files_make_too_large_is_left_out_and_reported() {
+    let files = server("files");
+    let room = MAX_DEFINITION - 400;
+    let large = format!(
+        r#"{{"name":"large","description":"{}","_meta":{{"openai/fileParams":["a","b","c"]}},"inputSchema":{{"type":"object","properties":{{"a":{{}},"b":{{}},"c":{{}}}}}}}}"#,
+        "x".repeat(room)
+    );
+    files.define(vec![tool("use"), large]);
+    let house = house_of(&[(&files, |spec| spec.view.file_parameters = true)]);
+    ready(&house).await;
+    assert_eq!(house.listed(), ["files/use"]);
+    let [problem] = status(&house, "files").problems.try_into().unwrap();
+    assert!(problem.starts_with("the tool `large` cannot be shown with paths for its files: "), "{problem}");
+    // Where nobody masks it, it is as large as it may be.
+    let house = House::of(&[&files]);
+    ready(&house).await;
+    assert_eq!((house.listed().len(), status(&house, "files").problems.len()), (2, 0));
+}
+
+/// Runs the one server of a house by another configuration from now on.
+async fn reconfigure(house: &House, server: &Arc<FakeServer>, change: impl FnOnce(&mut ServerSpec)) {
+    let mut spec = spec(server);
+    spec.config = Digest::of(b"another");
+    change(&mut spec);
+    let specs = [(ServerName::parse(&server.name).unwrap(), spec)].into();
+    house.host.reconfigure(Policies::open(&[&server.name]).finish(), specs, BTreeMap::new(), Vec::new()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn b10_a_server_that_has_failed_is_tried_at_once_when_it_is_configured_otherwise() {
+    let files = server("files");
+    files.starts(Start::Fails("no such file"));
+    let house = house_of(&[(&files, |spec| spec.back_off.restarts = false)]);
+    ready(&house).await;
+    files.starts(Start::Works);
+    let begun = Instant::now();
+    reconfigure(&house, &files, |spec| spec.startup_timeout = STARTUP * 2).await;
+    house.lists(&["files/use"]).await;
+    assert_eq!((*files.connects.borrow(), Instant::now()), (2, begun));
+}
+
+#[tokio::test(start_paused = true)]
+async fn b10_a_configuration_that_comes_while_a_server_starts_is_the_one_that_it_is_listed_by() {
+    let (files, gate) = (server("files"), Gate::closed());
+    files.define(vec![tool("use"), tool("hidden")]);
+    files.starts(Start::Gated(Arc::clone(&gate)));
+    let house = House::of(&[&files]);
+    gate.reached(1).await;
+    let hides = |name: &RawToolName| (name.as_str() == "hidden").then(|| LayerRef::new(LayerKind::User));
+    reconfigure(&house, &files, |spec| spec.filter = Arc::new(hides)).await;
+    gate.open();
+    ready(&house).await;
+    assert_eq!((house.listed(), *files.connects.borrow()), (vec!["files/use".to_owned()], 1));
+    // So is what it lists later.
+    files.define(vec![tool("more"), tool("hidden")]);
+    files.last().say_tools_changed();
+    house.lists(&["files/more"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn b10_calls_that_go_on_keep_their_places_under_another_configuration() {
+    let (files, gate) = (server("files"), Gate::closed());
+    let one_place = |spec: &mut ServerSpec| spec.view.slots = vec![Slots::new(1)];
+    let house = house_of(&[(&files, one_place)]);
+    files.answers(How::Gated(Arc::clone(&gate)));
+    let calling = |session: Arc<Session>| tokio::spawn(async move { session.call(call("files/use")).await });
+    let first = calling(house.session());
+    gate.reached(1).await;
+    reconfigure(&house, &files, one_place).await;
+    let mut second = calling(house.session());
+    assert!(tokio::time::timeout(Duration::from_secs(60), &mut second).await.is_err());
+    assert_eq!(files.handed().len(), 1, "one more call than there are places");
+    gate.open();
+    assert_eq!(first.await.unwrap().item.status, Status::Completed);
+    assert_eq!(second.await.unwrap().item.status, Status::Completed);
+}
+
+#[tokio::test]
+async fn b2_a_host_that_is_built_has_its_required_servers_or_is_none() {
+    let (files, gate) = (server("files"), Gate::closed());
+    files.starts(Start::Gated(Arc::clone(&gate)));
+    let built = || {
+        let required = ServerSpec { required: true, ..spec(&files) };
+        HostBuilder::new().server(LayerKind::User, ServerName::parse("files").unwrap(), required).start()
+    };
+    let mut building = Box::pin(built());
+    tokio::select! {
+        _built = &mut building => panic!("the host is there without its server"),
+        () = gate.reached(1) => {}
+    }
+    gate.open();
+    let host = building.await.ok().unwrap().host;
+    assert_eq!(host.catalog().current().tools().len(), 1);
+    host.shutdown(Duration::ZERO).await;
+    files.starts(Start::Fails("no such file"));
+    let Err(NotBuilt::Required(why)) = built().await else { panic!("a host without its server") };
+    assert_eq!(why, "required MCP servers failed to initialize: files: ended during start-up: no such file");
 }
 
 #[tokio::test(start_paused = true)]

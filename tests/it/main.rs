@@ -13,6 +13,7 @@ mod bad_policies;
 mod bad_tools;
 mod barrier;
 mod baseline;
+mod bindings;
 mod cli;
 mod client_wire;
 mod clients;

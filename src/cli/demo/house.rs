@@ -117,10 +117,11 @@ fn server(name: ServerName, open: Arc<OpenStream>) -> ServerSpec {
     ServerSpec {
         upstream: Arc::new(InProcessUpstream::new(name, Settings::default(), open)),
         identity,
+        launch: identity.0,
         config: identity.0,
         view: ServerView::embedded(TIMEOUT, true),
         connectors: BTreeMap::new(),
-        filter: Arc::new(|_| true),
+        filter: Arc::new(|_| None),
         required: false,
         startup_timeout: TIMEOUT,
         // A server that is down stays down for as long as the story takes.

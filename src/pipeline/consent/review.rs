@@ -160,13 +160,8 @@ impl Drop for Noting<'_> {
 ///
 /// An action that was cut is put to nobody: it could not be allowed (R22).
 pub async fn review(panel: &Panel<'_>, asks: &BTreeSet<StandingAsk>, action: &Action) -> Outcome {
-    if !panel.reviewers.iter().any(|reviewer| panel.may_satisfy(reviewer, asks)) {
-        let why = match panel.reviewers {
-            [] => "no layer defines an auto reviewer".to_owned(),
-            _ => "no auto reviewer that can be asked comes from a layer at least as trusted as every layer that asks (R22)"
-                .to_owned(),
-        };
-        return Outcome { reviewed: Reviewed::Nobody { why }, voices: Vec::new() };
+    if let Some(why) = panel.lacks(asks) {
+        return Outcome { reviewed: Reviewed::Nobody { why: why.to_owned() }, voices: Vec::new() };
     }
     let noting = Noting(Some(panel.breaker));
     if action.cut {
@@ -216,6 +211,18 @@ pub async fn review(panel: &Panel<'_>, asks: &BTreeSet<StandingAsk>, action: &Ac
 }
 
 impl Panel<'_> {
+    /// Says why nobody is there who could satisfy these asks, if that is so.
+    #[must_use]
+    pub fn lacks(&self, asks: &BTreeSet<StandingAsk>) -> Option<&'static str> {
+        match self.reviewers {
+            [] => Some("no layer defines an auto reviewer"),
+            all if all.iter().any(|reviewer| self.may_satisfy(reviewer, asks)) => None,
+            _ => Some(
+                "no auto reviewer that can be asked comes from a layer at least as trusted as every layer that asks (R22)",
+            ),
+        }
+    }
+
     /// R22: a reviewer satisfies the asks of layers no more trusted than its own, the baseline's for builtin values included.
     /// One that asks the client of the judged agent satisfies neither strict asks nor those of managed and organisation.
     fn may_satisfy(&self, reviewer: &BoundReviewer, asks: &BTreeSet<StandingAsk>) -> bool {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::Call;
 use crate::model::hook::HookEvent;
-use crate::model::outcome::{Failure, Stage};
+use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::verdict::Folded;
-use crate::pipeline::consent::settle::{Answered, Settled, Standing, settle};
+use crate::pipeline::consent::review::Panel;
+use crate::pipeline::consent::settle::{Answered, Open, Settled, Standing, not_agreed, settle};
 use crate::pipeline::consent::{ask, decide, remember};
 use crate::pipeline::request::{Explanation, Payload, Would};
+use crate::ports::approval::PolicySet;
 use crate::ports::state::Effects;
 
 impl Call<'_> {
@@ -60,10 +62,21 @@ impl Call<'_> {
             Settled::Run { grant } => Would::Run { grant: grant.map(|grant| grant.id) },
             Settled::Ask(open) => match open.refused_by_never(&self.request.target) {
                 Some(failure) => Would::Fail(*failure),
+                None if self.lacks_reviewer(&policies, &open) => {
+                    Would::Fail(not_agreed(&self.request.target, Code::NobodyToAsk, &open.automatic()))
+                }
                 None => Would::Ask { reviewers: open.missing(), options: open.options },
             },
             Settled::Refuse(failure) => Would::Fail(*failure),
         })
+    }
+
+    /// Whether the auto reviewer must agree, and none is there who could.
+    fn lacks_reviewer(&self, policies: &PolicySet, open: &Open) -> bool {
+        let asks = open.automatic();
+        let client = self.request.questions.clone();
+        let panel = Panel { reviewers: &policies.reviewers, breaker: &self.request.breaker, client };
+        !asks.is_empty() && panel.lacks(&asks).is_some()
     }
 
     /// What is told of a dry run. Hooks are not run; those that are for the tool could change what comes of it.

@@ -33,10 +33,11 @@ pub(crate) fn spec(server: &Arc<FakeServer>) -> ServerSpec {
     ServerSpec {
         upstream: Arc::new(Connects(Arc::clone(server))),
         identity: ServerIdentity(Digest::of(server.name.as_bytes())),
+        launch: Digest::of(b"launch"),
         config: Digest::of(b"config"),
         view: view(),
         connectors: BTreeMap::new(),
-        filter: Arc::new(|_| true),
+        filter: Arc::new(|_| None),
         required: false,
         startup_timeout: STARTUP,
         back_off: BackOff::default(),

@@ -336,10 +336,11 @@ impl Bench {
         ServerSpec {
             upstream,
             identity: ServerIdentity(Digest::of(b"fake")),
+            launch: Digest::of(b"launch"),
             config: Digest::of(b"config"),
             view: ServerView { parallel: true, ..ServerView::embedded(Duration::from_secs(600), true) },
             connectors: BTreeMap::new(),
-            filter: Arc::new(|name: &RawToolName| name.as_str() != "hidden"),
+            filter: Arc::new(|name: &RawToolName| (name.as_str() == "hidden").then(|| LayerRef::new(LayerKind::User))),
             required: false,
             startup_timeout: Duration::from_secs(30),
             back_off: BackOff::default(),

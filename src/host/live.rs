@@ -1,0 +1,167 @@
+//! What the servers of a host list, and what of it is published under which configuration.
+//!
+//! A listing is kept whole: another filter shows another part of it, over the same connection (catalog-dispatch 2.1 rule 13).
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::server::{Filtered, MAX_FILTERED, Server, ServerSpec, Told};
+use crate::model::file_params::FileParams;
+use crate::model::name::ServerName;
+use crate::model::text;
+use crate::model::tool::ToolDefinition;
+use crate::pipeline::admit::catalog::{Catalog, PublishedServer};
+use crate::ports::approval::PolicySet;
+use crate::ports::upstream::{Connection, Listing, UpstreamLog};
+
+/// How many problems of one server are kept.
+const MAX_PROBLEMS: usize = 20;
+
+/// What a server lists, over which connection. Immutable.
+#[derive(Clone)]
+pub(super) struct Listed {
+    connection: Arc<dyn Connection>,
+    definitions: Vec<Arc<ToolDefinition>>,
+    listing: Arc<Listing>,
+    problems: Vec<String>,
+}
+
+impl Listed {
+    /// Parses a listing. A definition that cannot be used is left out and reported.
+    pub(super) fn of(connection: &Arc<dyn Connection>, listing: Listing) -> Self {
+        let mut problems = Vec::new();
+        let mut definitions = Vec::with_capacity(listing.tools.len());
+        for definition in &listing.tools {
+            match ToolDefinition::parse_shared(Arc::clone(definition)) {
+                Ok(definition) => definitions.push(Arc::new(definition)),
+                Err(bad) if problems.len() < MAX_PROBLEMS => problems.push(match std::error::Error::source(&bad) {
+                    Some(cause) => format!("{bad}: {cause}"),
+                    None => bad.to_string(),
+                }),
+                Err(_) => {}
+            }
+        }
+        Self { connection: Arc::clone(connection), definitions, listing: Arc::new(listing), problems }
+    }
+
+    /// What of it exists under a configuration, and what is told of the rest.
+    fn under(&self, spec: &ServerSpec) -> (PublishedServer, Told) {
+        let mut told = Told { problems: self.problems.clone(), ..Told::default() };
+        let mut tools = Vec::with_capacity(self.definitions.len());
+        let (mut names, mut filtered) = (HashSet::new(), HashSet::new());
+        for tool in &self.definitions {
+            let name = tool.name();
+            if let Some(layer) = (spec.filter)(name) {
+                if !filtered.insert(name) {
+                    // Listed twice: named once.
+                } else if told.filtered.len() < MAX_FILTERED {
+                    told.filtered.push(Filtered { tool: name.clone(), layer });
+                } else {
+                    told.filtered_more += 1;
+                }
+                continue;
+            }
+            let shown = || text::shown(name.as_str(), 128);
+            // The catalog would leave it out without a word to whoever asks.
+            if (spec.view.file_parameters || spec.connectors.contains_key(name))
+                && let Err(bad) = FileParams::of(tool)
+            {
+                told.problems.push(format!("the tool `{}` cannot be shown with paths for its files: {bad}", shown()));
+                continue;
+            }
+            if !names.insert(name) {
+                told.problems.push(format!("the tool `{}` is listed twice; the first one is used", shown()));
+            }
+            tools.push(Arc::clone(tool));
+        }
+        told.problems.truncate(MAX_PROBLEMS);
+        let published = PublishedServer {
+            connectors: spec.connectors.clone(),
+            connection: Arc::clone(&self.connection),
+            config: spec.config,
+            identity: spec.identity,
+            tools,
+            instructions: self.listing.instructions.clone(),
+            wants_sandbox_state: self.listing.wants_sandbox_state,
+            view: spec.view.clone(),
+        };
+        (published, told)
+    }
+}
+
+/// What all tasks share.
+pub(super) struct Shared {
+    pub(super) catalog: Arc<Catalog>,
+    live: tokio::sync::Mutex<Live>,
+    pub(super) logs: broadcast::Sender<(ServerName, UpstreamLog)>,
+    pub(super) stop: CancellationToken,
+}
+
+struct Live {
+    servers: BTreeMap<ServerName, (Listed, PublishedServer)>,
+    policies: Arc<PolicySet>,
+}
+
+impl Live {
+    /// Puts in what a server lists, as the configuration that it runs by has it.
+    fn put(&mut self, name: &ServerName, server: &Server, listed: Listed) {
+        let Some(spec) = server.spec() else { return };
+        let (published, told) = listed.under(&spec);
+        server.tell(name, told);
+        self.servers.insert(name.clone(), (listed, published));
+    }
+
+    async fn publish(&self, catalog: &Catalog) {
+        let servers = self.servers.iter().map(|(name, (_, published))| (name.clone(), published.clone())).collect();
+        catalog.publish(servers, Arc::clone(&self.policies)).await;
+    }
+}
+
+impl Shared {
+    /// Of a host without servers. `logs`: how many log messages are kept for a slow reader.
+    pub(super) fn new(catalog: Arc<Catalog>, logs: usize) -> Arc<Self> {
+        let policies = Arc::clone(catalog.current().policies());
+        Arc::new(Self {
+            catalog,
+            live: tokio::sync::Mutex::new(Live { servers: BTreeMap::new(), policies }),
+            logs: broadcast::Sender::new(logs),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Publishes what a server lists now, or takes it out. Holding the map while publishing keeps publications in order.
+    pub(super) async fn publish(&self, name: &ServerName, server: &Server, listed: Option<Listed>) {
+        let mut live = self.live.lock().await;
+        match listed {
+            // What was told to end is called by nobody any more, however late its listing comes.
+            Some(listed) if !server.stop.is_cancelled() => live.put(name, server, listed),
+            _ => _ = live.servers.remove(name),
+        }
+        live.publish(&self.catalog).await;
+    }
+
+    /// Publishes other policies together with the configurations that the servers that go on are run by from now on, and
+    /// without the others; then does `then`, before anything else is published.
+    pub(super) async fn decide_by(
+        &self,
+        policies: Arc<PolicySet>,
+        go_on: BTreeMap<ServerName, (Arc<Server>, ServerSpec)>,
+        then: impl FnOnce(),
+    ) {
+        let mut live = self.live.lock().await;
+        live.policies = policies;
+        live.servers.retain(|name, _| go_on.contains_key(name));
+        for (name, (server, spec)) in go_on {
+            if server.run_by(spec)
+                && let Some((listed, _)) = live.servers.remove(&name)
+            {
+                live.put(&name, &server, listed);
+            }
+        }
+        live.publish(&self.catalog).await;
+        then();
+    }
+}
