@@ -151,6 +151,7 @@ impl House {
         let fresh = Self::open(&self.host);
         fresh.catalog_now().await;
         let (first, step) = timed(fresh.step()).await;
+        let step = step.unwrap();
         let (again, _step) = timed(fresh.step()).await;
         let index = Self::open(&self.host);
         let listed = index.catalog_now().await;

@@ -67,7 +67,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut input = vec![json!({ "role": "user", "content": "Send my plan for Friday to Ann, then clear the notes." })];
     say("user", &input[0]["content"]);
     for _ in 0..MAX_STEPS {
-        let step = session.step().await;
+        let step = session.step().await?;
         let output = model.respond(&input, &step.tools());
         let calls: Vec<Value> = output.iter().filter(|item| item["type"] == "function_call").cloned().collect();
         for item in output.iter().filter(|item| item["type"] == "message") {

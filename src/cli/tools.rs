@@ -42,7 +42,7 @@ pub(crate) async fn run(global: &Global, audience: Audience, search: bool) -> Re
         () = stop.cancelled() => false,
     };
     session.show_on(surface(audience, search, &resolved));
-    let (view, servers) = (View::of(&session, audience).await, host.status());
+    let (view, servers) = (View::of(&session, audience).await?, host.status());
     let unmatched = unmatched_tools(&resolved, &host.known_tools());
     host.shutdown(Duration::ZERO).await;
     if !settled {
@@ -66,11 +66,14 @@ enum View {
 }
 
 impl View {
-    async fn of(session: &Session, audience: Audience) -> Self {
-        match audience {
+    async fn of(session: &Session, audience: Audience) -> Result<Self, Trouble> {
+        Ok(match audience {
             Audience::Mcp => Self::Mcp(Box::new(session.catalog().await)),
-            Audience::Responses => Self::Responses(Box::new(session.step().await)),
-        }
+            Audience::Responses => {
+                let step = session.step().await;
+                Self::Responses(Box::new(step.map_err(|taken| Trouble::new(Exit::Failed, taken.to_string()))?))
+            }
+        })
     }
 
     fn listing(&self) -> &Listing {

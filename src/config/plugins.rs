@@ -30,7 +30,7 @@ const MAX_DISPLAY: usize = 128;
 pub struct PluginTable {
     /// Whether the plugin's servers exist. `false` in any layer disables them. Default `true`.
     pub enabled: Option<bool>,
-    /// What the plugin is called for people, at most 128 characters.
+    /// What the plugin is called for people and models, at most 128 characters. Servers and records have the id.
     pub display_name: Option<String>,
 }
 
@@ -94,6 +94,20 @@ pub(crate) struct Off {
     pub(crate) why: String,
     /// Whether it then has no servers at all, so that others may have their names.
     frees: bool,
+}
+
+impl Registration<'_> {
+    /// Returns what its plugin is called: by the most trusted layer that says so and may. A less trusted one than the plugin's
+    /// own has no say in what a model reads of it.
+    pub(crate) fn plugin_name<'l>(&self, layers: &'l [Layer]) -> Option<&'l str> {
+        let id = self.plugin?;
+        let named = layers.iter().filter_map(|layer| {
+            let table = layer.file.plugins.get(id)?.table.as_ref().ok()?;
+            Some((layer.reference.kind(), table.display_name.as_deref()?))
+        });
+        let may = named.filter(|(kind, _)| *kind >= self.layer.definer.kind());
+        may.max_by_key(|(kind, _)| *kind).map(|(_, name)| name)
+    }
 }
 
 /// What each layer says about plugins, by id, weak to strong.

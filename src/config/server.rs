@@ -85,6 +85,8 @@ pub struct ResolvedServer {
     pub output_token_limits: BTreeMap<RawToolName, u32>,
     /// The id of the plugin that provides it.
     pub plugin: Option<String>,
+    /// What that plugin is called, if a layer says so that is at least as trusted as the one that defines it.
+    pub plugin_name: Option<String>,
     /// Which layer each value comes from, by key; a key without an entry is builtin.
     pub origins: BTreeMap<&'static str, LayerRef>,
 }
@@ -215,6 +217,7 @@ pub(crate) fn resolve(
         omit_tools_from: BTreeSet::new(),
         output_token_limits: BTreeMap::new(),
         plugin: winner.as_ref().and_then(|winner| winner.plugin).map(str::to_owned),
+        plugin_name: winner.as_ref().and_then(|winner| winner.plugin_name(layers)).map(str::to_owned),
         origins: own_origins(&own, &layer),
         name: name.clone(),
         layer,

@@ -196,7 +196,7 @@ impl ServerHandler for Gate {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let incoming = incoming(&context)?;
-        let searches = self.session.searches();
+        let searches = self.session.searches().await;
         match request.name.as_ref() {
             search::SEARCH if searches => search::find(self, &incoming).await,
             search::CALL if searches => match search::callee(&self.session, incoming.arguments()) {

@@ -12,7 +12,7 @@
 //! let layer = "[mcp_servers.files]\ncommand = \"my-files-server\"\n";
 //! let built = HostBuilder::new().layer(LayerKind::User, layer, ".").start().await?;
 //! let session = built.host.session(local_caller(), Arc::new(NobodyThere));
-//! for tool in session.step().await.tools() {
+//! for tool in session.step().await?.tools() {
 //!     println!("{tool}");
 //! }
 //! # Ok(())

@@ -12,7 +12,6 @@ use crate::model::verdict::Refusal;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::admit::exposure::{Candidate, Collision, ConnectorSays, Exposed, Exposing, Exposures, expose};
 use crate::pipeline::admit::search::{SearchIndex, ShownTool};
-use crate::pipeline::admit::spec::ToolSpec;
 use crate::pipeline::emit::sanitise::{ShownDefinition, Unshown};
 
 /// What a session may see of the catalog at one moment. Immutable.
@@ -43,11 +42,13 @@ pub(super) struct Seen {
     /// The tools whose definitions may not be.
     pub(super) withheld: BTreeMap<ToolRef, Unshown>,
     pub(super) described: Descriptions,
+    /// The bytes of what a model would be given, for each tool of a plugin: nobody else has a budget.
+    pub(super) spec_bytes: HashMap<ToolRef, usize>,
 }
 
 impl Listing {
-    pub(super) fn of(seen: Seen, how: Exposing) -> Self {
-        let Seen { snapshot, hidden, shown, withheld, described } = seen;
+    pub(super) fn of(seen: Seen, surface: &Surface) -> Self {
+        let Seen { snapshot, hidden, shown, withheld, described, spec_bytes } = seen;
         let none = BTreeSet::new();
         let candidate = |tool: &Arc<CatalogTool>| {
             let reference = tool.reference();
@@ -55,10 +56,8 @@ impl Listing {
                 return None;
             }
             let says = if hidden.contains_key(&reference) { ConnectorSays::Disabled } else { ConnectorSays::Enabled };
-            let plugin = tool.plugin.is_some();
-            // Nobody else has a budget, and it takes a while to tell.
-            let bytes = shown.get(&reference).filter(|_| plugin).map_or(0, |shown| spec_bytes(tool, shown));
-            Some((bytes, plugin, tool.connector.is_some().then_some(says)))
+            let app = snapshot.server(&tool.server).is_some_and(|server| server.apps).then_some(says);
+            Some((spec_bytes.get(&reference).copied().unwrap_or(0), tool.plugin.is_some(), app))
         };
         let candidates: Vec<Candidate<'_>> = snapshot
             .tools()
@@ -69,6 +68,11 @@ impl Listing {
                 Some(Candidate { tool, spec_bytes, agent_plugin, omitted, app })
             })
             .collect();
+        let how = surface.exposing(|how| {
+            // What would stand in the list: what nobody sees makes it no longer.
+            let listed = |exposed: &&Exposed| exposed.exposure.is_listed();
+            expose(&candidates, how).map_or(0, |exposures| exposures.tools.iter().filter(listed).count())
+        });
         let (Exposures { tools, first_collision }, failed) = match expose(&candidates, &how) {
             Ok(exposures) => (exposures, None),
             Err(collision) => (Exposures::default(), Some(collision)),
@@ -164,11 +168,6 @@ impl Listing {
     }
 }
 
-/// Returns the bytes of a tool's function as a model gets it; those of its definition, where it cannot be converted.
-fn spec_bytes(tool: &CatalogTool, shown: &ShownDefinition) -> usize {
-    ToolSpec::new(tool, shown.value(), None).map_or_else(|_| shown.text().len(), |spec| spec.function_bytes())
-}
-
 /// Whether tools are found by search instead of standing in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Searching {
@@ -176,7 +175,7 @@ pub enum Searching {
     Never,
     /// Always.
     Always,
-    /// From this number of tools on.
+    /// From this number of tools on that would be in the list without it.
     From(usize),
 }
 
@@ -191,7 +190,7 @@ impl Searching {
         }
     }
 
-    /// Tells whether it holds for a catalog of so many tools.
+    /// Tells whether it holds where so many tools would be in the list without it.
     #[must_use]
     pub fn holds(self, tools: usize) -> bool {
         match self {
@@ -223,20 +222,23 @@ impl Surface {
         Self::Gateway { searching: Searching::Never, app_surface: false }
     }
 
-    /// Tells whether tools are found by search where the catalog has so many.
-    #[must_use]
-    pub fn searches(&self, tools: usize) -> bool {
-        match self {
-            Self::Library(how) => how.search,
-            Self::Gateway { searching, .. } => searching.holds(tools),
-        }
+    /// The same, where it does not depend on the tools.
+    pub(super) fn at_once(&self) -> Option<Exposing> {
+        let counts = matches!(self, Self::Gateway { searching: Searching::From(_), .. });
+        (!counts).then(|| self.exposing(|_| 0))
     }
 
-    pub(super) fn exposing(&self, tools: usize) -> Exposing {
+    /// By what is decided. `listed` counts the tools that would be in the list; it is asked only where that matters.
+    pub(super) fn exposing(&self, listed: impl FnOnce(&Exposing) -> usize) -> Exposing {
         match self {
             Self::Library(how) => how.clone(),
-            Self::Gateway { app_surface, .. } => {
-                Exposing { app_surface: *app_surface, ..Exposing::gateway(self.searches(tools)) }
+            Self::Gateway { searching, app_surface } => {
+                let with = |search| Exposing { app_surface: *app_surface, ..Exposing::gateway(search) };
+                match searching {
+                    Searching::From(_) if !searching.holds(listed(&with(false))) => with(false),
+                    Searching::Never => with(false),
+                    Searching::From(_) | Searching::Always => with(true),
+                }
             }
         }
     }
@@ -244,12 +246,5 @@ impl Surface {
     /// Tells whether a program of which this host is a library makes the calls: the order of an MCP client's calls is its own.
     pub(super) fn is_library(&self) -> bool {
         matches!(self, Self::Library(_))
-    }
-
-    pub(super) fn shows_apps(&self) -> bool {
-        match self {
-            Self::Library(how) => how.app_surface,
-            Self::Gateway { app_surface, .. } => *app_surface,
-        }
     }
 }

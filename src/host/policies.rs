@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::adapters::wasm::remember::Remembering;
 use crate::adapters::wasm::{Admission, Engine, Limits, builtin};
 use crate::config::data::DataFiles;
 use crate::model::digest::Digest;
@@ -201,7 +202,9 @@ fn bind(engine: &Engine, spec: ComponentSpec, about: &mut String) -> Parts {
     match loaded {
         Ok(admitted) => Parts {
             approval: admitted.approval.map(|component| rest.bound(Ok(component as Arc<dyn ApprovalComponent>))),
-            connector: admitted.connector.map(|component| rest.bound(Ok(component as Arc<dyn ConnectorComponent>))),
+            connector: admitted
+                .connector
+                .map(|component| rest.bound(Ok(Remembering::new(component) as Arc<dyn ConnectorComponent>))),
             sanitiser: admitted.sanitiser.map(|component| rest.bound(Ok(component as Arc<dyn SanitiserComponent>))),
         },
         Err(fault) => Parts {

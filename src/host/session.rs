@@ -9,14 +9,17 @@ use tokio_util::sync::CancellationToken;
 use super::Host;
 use super::listing::{Descriptions, Listing, Seen, Surface};
 use super::seal::{self, BadSeal, Seal};
+use super::served::{self, Last};
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
 use crate::model::sandbox::SandboxState;
 use crate::model::tool::CatalogTool;
+use crate::pipeline::admit::catalog::Snapshot;
+use crate::pipeline::admit::exposure::{Exposing, is_barred};
 use crate::pipeline::admit::gate::ParallelGate;
-use crate::pipeline::admit::handlers::Handlers;
+use crate::pipeline::admit::handlers::{Handlers, Made};
 use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, ShownTool};
 use crate::pipeline::consent::connector;
 use crate::pipeline::consent::review::Breaker;
@@ -41,6 +44,8 @@ pub struct Session {
     definitions: Arc<Definitions>,
     breaker: Arc<Breaker>,
     surface: Mutex<Surface>,
+    /// By what the last listing was decided; none before the first on this surface.
+    how: Mutex<Option<Exposing>>,
     index: Mutex<Option<Arc<SearchIndex>>>,
     handlers: Mutex<Handlers>,
     seal: Seal,
@@ -64,7 +69,7 @@ pub struct Hit {
 /// What a session was shown last.
 #[derive(Default)]
 struct Served {
-    digests: HashMap<ToolRef, Digest>,
+    definitions: served::Definitions,
     names: HashMap<FlatName, ToolRef>,
 }
 
@@ -132,6 +137,7 @@ impl Session {
             definitions,
             breaker: Arc::default(),
             surface,
+            how: Mutex::default(),
             index,
             handlers,
             seal: Seal::fresh(),
@@ -185,8 +191,39 @@ impl Session {
             }
         }
         let described = self.described(&visible).await;
-        let how = self.surface.lock().exposing(snapshot.tools().len());
-        Listing::of(Seen { snapshot, hidden, shown, withheld, described }, how)
+        let spec_bytes = self.spec_bytes(&snapshot, &shown, &described);
+        let seen = Seen { snapshot, hidden, shown, withheld, described, spec_bytes };
+        let surface = self.surface.lock().clone();
+        let listing = Listing::of(seen, &surface);
+        *self.how.lock() = Some(listing.how().clone());
+        listing
+    }
+
+    /// The bytes of what a model would be given of each plugin's tool; of its definition where it cannot be converted. Made
+    /// once in a binding, like what the steps give it.
+    fn spec_bytes(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        shown: &HashMap<ToolRef, ShownDefinition>,
+        described: &Descriptions,
+    ) -> HashMap<ToolRef, usize> {
+        let of_plugins = snapshot.tools().iter().filter(|tool| tool.plugin.is_some());
+        let tools: Vec<(ShownTool<'_>, &ShownDefinition)> = of_plugins
+            .filter_map(|tool| {
+                let definition = shown.get(&tool.reference())?;
+                let text = tool.namespace_description.as_ref();
+                let namespace_description =
+                    text.and_then(|text| described.get(&(tool.server.clone(), Arc::clone(text))));
+                let (shown, shown_digest) = (definition.value(), definition.shown_digest());
+                Some((ShownTool { tool, shown, shown_digest, namespace_description }, definition))
+            })
+            .collect();
+        let made = self.handlers.lock().of(snapshot, tools.iter().map(|(tool, _)| *tool));
+        let bytes = |((tool, definition), made): (&(ShownTool<'_>, &ShownDefinition), Made)| {
+            let bytes = made.map_or_else(|_| definition.text().len(), |handler| handler.spec().bytes());
+            (tool.tool.reference(), bytes)
+        };
+        tools.iter().zip(made).map(bytes).collect()
     }
 
     /// What may be shown of the descriptions of these tools' namespaces.
@@ -207,6 +244,7 @@ impl Session {
     /// Tells where the tools of this session are shown from now on; [`Surface::plain`] at first.
     pub fn show_on(&self, surface: Surface) {
         *self.surface.lock() = surface;
+        *self.how.lock() = None;
     }
 
     /// Has the memory of this session's thread marked as polluted, just before the first call from now on is handed over to
@@ -221,10 +259,18 @@ impl Session {
         self.memory.lock().as_ref().is_some_and(|memory| memory.is_polluted())
     }
 
-    /// Tells whether tools are found by search now.
-    #[must_use]
-    pub fn searches(&self) -> bool {
-        self.surface.lock().searches(self.host.catalog().current().tools().len())
+    /// Tells whether tools were found by search when they were last listed.
+    pub async fn searches(&self) -> bool {
+        self.how().await.search
+    }
+
+    /// By what it was last decided what is shown; asks the policies only where that depends on what they hide.
+    async fn how(&self) -> Exposing {
+        let (last, surface) = (self.how.lock().clone(), self.surface.lock().clone());
+        match (last, surface.at_once()) {
+            (Some(how), _) | (None, Some(how)) => how,
+            (None, None) => self.catalog_now().await.how().clone(),
+        }
     }
 
     /// Finds tools that are not in the list, and notes that this session has been shown them (R24). At most `limit`, the best
@@ -270,8 +316,8 @@ impl Session {
         let name = seal::name_in(reference).ok_or(BadSeal::Foreign)?;
         let served = self.served.lock();
         let tool = served.names.get(name).ok_or(BadSeal::Foreign)?;
-        let digest = served.digests.get(tool).ok_or(BadSeal::Foreign)?;
-        if self.seal.fits(reference, name, tool, *digest) {
+        let Last::Shown(digest) = served.definitions.last(tool) else { return Err(BadSeal::Foreign) };
+        if self.seal.fits(reference, name, tool, digest) {
             Ok(Target::from(tool.clone()))
         } else {
             Err(BadSeal::Outdated)
@@ -281,17 +327,22 @@ impl Session {
     /// Notes that this session has been shown these tools, and no others.
     pub fn note_shown<'t>(&self, tools: impl IntoIterator<Item = &'t Arc<CatalogTool>>) {
         let tools: Vec<&Arc<CatalogTool>> = tools.into_iter().collect();
-        let shown = tools.iter().map(|tool| (tool.reference(), tool.definition.digest()));
-        self.host.served().note(&self.caller, shown);
+        self.note_definitions(tools.iter().map(|tool| (tool.reference(), tool.definition.digest())));
         let mut served = self.served.lock();
+        served.names.extend(tools.iter().map(|tool| (tool.flat.clone(), tool.reference())));
+        // A name that is forgotten may lead to another tool: what is known of that is no knowledge of what was called so.
+        if served.names.len() > MAX_SERVED {
+            served.names.clear();
+            served.definitions.forget();
+        }
+    }
+
+    fn note_definitions(&self, shown: impl Iterator<Item = (ToolRef, Digest)> + Clone) {
+        let snapshot = self.host.catalog().current();
         // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
-        if served.digests.len().max(served.names.len()) > MAX_SERVED {
-            *served = Served::default();
-        }
-        for tool in tools {
-            served.digests.insert(tool.reference(), tool.definition.digest());
-            served.names.insert(tool.flat.clone(), tool.reference());
-        }
+        let is_listed = |tool: &ToolRef| snapshot.find(tool).is_some();
+        self.host.served().note(&self.caller, shown.clone(), is_listed);
+        self.served.lock().definitions.note(shown, is_listed, MAX_SERVED);
     }
 
     /// Resolves a name that a client used; a name that leads nowhere stays unresolved, and its call fails like any other
@@ -300,16 +351,17 @@ impl Session {
     /// # Errors
     /// [`BadName`] for a text that cannot be a tool's name at all.
     pub async fn resolve(&self, name: &str) -> Result<Target, BadName> {
+        let how = self.how().await;
         // A name stays with the tool that it was shown for, even if that is gone and the name is another tool's by now.
-        if let Some(reference) = self.served.lock().names.get(name) {
-            return Ok(Target::from(reference.clone()));
+        let known = self.served.lock().names.get(name).cloned();
+        if let Some(reference) = known.filter(|reference| self.is_there(reference, &how)) {
+            return Ok(Target::from(reference));
         }
         let unresolved = Target { server: None, tool: RawToolName::parse(name)? };
-        // One that is for Apps alone goes by the name that the client used, as an unknown one does (R25).
-        let target = |tool: &CatalogTool| self.visible(Target::from(tool.reference()));
+        // An absent one goes by the name that the client used, as an unknown one does (R25).
         let find = || {
-            let found = self.host.catalog().current().by_flat_name(name).map(|tool| target(tool))?;
-            Some(if found.server.is_some() { found } else { unresolved.clone() })
+            let reference = self.host.catalog().current().by_flat_name(name)?.reference();
+            Some(if self.is_there(&reference, &how) { Target::from(reference) } else { unresolved.clone() })
         };
         if let Some(target) = find() {
             return Ok(target);
@@ -329,7 +381,7 @@ impl Session {
 
     /// Runs a call.
     pub async fn call(&self, mut call: SessionCall) -> Finished {
-        call.target = self.visible(call.target);
+        call.target = self.visible(call.target, &call.cancel).await;
         let target = call.target.clone();
         let finished = self.host.pipeline().run(self.request(call)).await;
         if let Some(server) = &target.server {
@@ -344,29 +396,42 @@ impl Session {
         }
         if let (Some(digest), Some(reference)) = (finished.shown, target.resolved()) {
             // The stale answer has served the new definition.
-            self.host.served().note(&self.caller, [(reference.clone(), digest)]);
-            self.served.lock().digests.insert(reference, digest);
+            self.note_definitions(std::iter::once((reference, digest)));
         }
         finished
     }
 
     /// Says what a call would come to, without making it.
     pub async fn explain(&self, mut call: SessionCall) -> Explanation {
-        call.target = self.visible(call.target);
+        call.target = self.visible(call.target, &call.cancel).await;
         self.host.pipeline().explain(self.request(call)).await
     }
 
-    /// A tool that is for an App's own surface alone is not there for a model (catalog-dispatch 3.1 rule 4, R25).
-    fn visible(&self, target: Target) -> Target {
-        let tool = target.resolved().and_then(|reference| self.host.catalog().current().find(&reference));
-        let for_apps = tool.is_some_and(|listed| !listed.tool().definition.is_visible_to_model());
-        if for_apps && !self.surface.lock().shows_apps() { Target { server: None, tool: target.tool } } else { target }
+    /// What is absent cannot be called either, and leads nowhere like an unknown tool (catalog-dispatch 3.1 rule 4 and 3.2
+    /// rules 10 and 13, R25). The policies are asked by the call itself.
+    async fn visible(&self, target: Target, cancel: &CancellationToken) -> Target {
+        // Of a server that is still starting nobody knows yet.
+        if let Some(server) =
+            target.server.as_ref().filter(|server| self.host.catalog().current().server(server).is_none())
+        {
+            let _ready = cancel.run_until_cancelled(self.host.fleet().await_ready(server, &self.caller)).await;
+        }
+        let how = self.how().await;
+        let there = target.resolved().is_none_or(|reference| self.is_there(&reference, &how));
+        if there { target } else { Target { server: None, tool: target.tool } }
+    }
+
+    /// Whether a tool is not absent for a reason of its own; true for one that is not in the catalog.
+    fn is_there(&self, tool: &ToolRef, how: &Exposing) -> bool {
+        let listed = self.host.catalog().current().find(tool);
+        listed.is_none_or(|listed| !is_barred(listed.tool(), listed.server().apps, how))
     }
 
     fn request(&self, call: SessionCall) -> CallRequest {
         let last = |reference| {
-            let here = self.served.lock().digests.get(&reference).copied();
-            here.or_else(|| self.host.served().last(&self.caller, &reference))
+            let here = self.served.lock().definitions.last(&reference);
+            let last = if here == Last::Never { self.host.served().last(&self.caller, &reference) } else { here };
+            last.seen()
         };
         let seen = call.seen.or_else(|| call.target.resolved().and_then(last));
         CallRequest {

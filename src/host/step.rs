@@ -22,7 +22,7 @@ use crate::model::outcome::{Code, Outcome};
 use crate::model::sandbox::SandboxState;
 use crate::model::text::shown;
 use crate::pipeline::Finished;
-use crate::pipeline::admit::exposure::{Exposed, Reason};
+use crate::pipeline::admit::exposure::{Collision, Exposed, Reason};
 use crate::pipeline::admit::handlers::Handler;
 use crate::pipeline::admit::schema::Unconvertible;
 use crate::pipeline::admit::search::{BadSearch, SearchIndex, TOOL_SEARCH};
@@ -220,8 +220,15 @@ fn is_cancelled(finished: &Finished) -> bool {
 impl Session {
     /// Takes a step: decides afresh what is shown, and notes that this session has been shown it (R24). Handlers are those
     /// of the step before, as long as the catalog is.
-    pub async fn step(&self) -> Step {
+    ///
+    /// # Errors
+    /// The [`Collision`], where [`Exposing::collisions_fail`](crate::pipeline::admit::exposure::Exposing::collisions_fail)
+    /// and a name is taken: there is no step then. Nothing counts as shown.
+    pub async fn step(&self) -> Result<Step, Collision> {
         let listing = self.catalog().await;
+        if let Some(collision) = listing.collision().filter(|_| listing.how().collisions_fail) {
+            return Err(collision.clone());
+        }
         let callable = listing.exposed().filter(|exposed| exposed.exposure.is_callable());
         let (callable, tools): (Vec<&Exposed>, Vec<_>) =
             callable.filter_map(|exposed| Some((exposed, listing.shown_tool(&exposed.tool)?))).unzip();
@@ -249,7 +256,7 @@ impl Session {
         let by_tool = offers.iter().enumerate().map(|(at, offer)| (offer.handler.tool().reference(), at)).collect();
         let given = |offer: &&Offer| offer.exposure.is_listed() || offer.exposure.is_for_scripts();
         self.note_shown(offers.iter().filter(given).map(|offer| offer.handler.tool()));
-        Step { listing, offers, by_name, by_tool, left_out, index }
+        Ok(Step { listing, offers, by_name, by_tool, left_out, index })
     }
 
     /// Finds tools of a step that are not in the list, and notes that this session has been shown them (R24). At most

@@ -39,6 +39,7 @@ use crate::model::digest::Digest;
 use crate::model::here::is_loopback;
 use crate::model::name::{RawToolName, ServerName, ToolRef};
 use crate::model::sandbox::LOCAL;
+use crate::model::tool::Plugin;
 use crate::pipeline::admit::catalog::{Names, ServerView};
 use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
 use crate::pipeline::admit::slots::Slots;
@@ -193,7 +194,10 @@ fn spec(server: &ResolvedServer, all: &Slots, logins: Option<&Logins>, files: Op
             omitted: server.omit_tools_from.clone(),
             parallel: server.parallel,
             local: is_local(&server.transport),
-            plugin: server.plugin.clone(),
+            plugin: server
+                .plugin
+                .as_ref()
+                .map(|id| Plugin { id: id.clone(), name: server.plugin_name.as_ref().unwrap_or(id).clone() }),
             pollutes_memory: server.pollutes_memory,
             environment: LOCAL.to_owned(),
             slots: vec![Slots::new(usize::try_from(server.concurrency).unwrap_or(usize::MAX)), all.clone()],

@@ -81,7 +81,7 @@ impl CallInfo {
     pub fn with_tool(mut self, tool: &CatalogTool) -> Self {
         self.connector_id = tool.connector.as_ref().map(|connector| connector.id.clone());
         self.mcp_app_resource_uri = tool.definition.meta().and_then(resource_uri);
-        self.plugin_id.clone_from(&tool.plugin);
+        self.plugin_id = tool.plugin.as_ref().map(|plugin| plugin.id.clone());
         self.read_only_hint = tool.hints.read_only;
         self
     }

@@ -312,6 +312,15 @@ fn hints(value: &Map<String, Value>) -> Hints {
     }
 }
 
+/// A plugin that provides a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plugin {
+    /// Its id: what servers and records are told.
+    pub id: String,
+    /// What it is called for people and models; its id, where nobody gave it a name.
+    pub name: String,
+}
+
 /// A tool in the catalog: raw identity, visible names, definition. Immutable and cheap to share.
 #[derive(Debug, Clone)]
 pub struct CatalogTool {
@@ -334,7 +343,7 @@ pub struct CatalogTool {
     /// The connector, for tools of the Apps server.
     pub connector: Option<Connector>,
     /// The plugin that provides the server.
-    pub plugin: Option<String>,
+    pub plugin: Option<Plugin>,
     /// Its file parameters, where its server may have some.
     pub files: Option<Arc<FileParams>>,
 }

@@ -108,6 +108,9 @@ pub struct Usage {
     pub time: Duration,
     /// The digest of all that the host told it, in order; none where nothing ran.
     pub heard: Option<Digest>,
+    /// Whether it was not told the time, so that the same facts at another time lead to the same answer. `false` where
+    /// nobody knows.
+    pub timeless: bool,
 }
 
 /// A component's answer.

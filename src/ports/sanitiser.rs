@@ -166,7 +166,7 @@ impl Sanitised {
             }
             Err(fault) => SanitiserSaid::Fault(fault.clone()),
         };
-        let Usage { fuel, time, heard } = self.usage;
+        let Usage { fuel, time, heard, .. } = self.usage;
         SanitiserVoice { source: source.clone(), said, observed, again: false, fuel, time, heard }
     }
 }

@@ -225,6 +225,12 @@ async fn a01_to_a30_through_the_real_component() {
 }
 
 #[tokio::test]
+async fn r33_the_real_component_reads_no_clock_so_that_its_answers_may_be_kept() {
+    let said = load_connector(json!({})).evaluate(facts(ANY)).await;
+    assert!(said.result.is_ok() && said.usage.timeless, "{:?}", said.usage);
+}
+
+#[tokio::test]
 async fn without_settings_an_app_is_enabled_and_no_mode_is_contributed() {
     let said = answer(Value::Null, ANY).await;
     assert_eq!((said.enabled, said.mode), (Some(true), None));

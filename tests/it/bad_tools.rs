@@ -10,6 +10,7 @@ use portcullis::host::step::{Dispatched, FunctionCall, Step};
 use portcullis::model::item::Status;
 use portcullis::model::outcome::Code;
 use portcullis::pipeline::admit::exposure::Exposing;
+use portcullis::pipeline::admit::schema::Shrunk;
 use portcullis::pipeline::emit::views::model::ModelViewOptions;
 use serde_json::{Value, json};
 
@@ -56,7 +57,7 @@ async fn a_schema_that_refers_to_itself_is_given_its_tool_runs_and_that_nothing_
     });
     let (_odd, house) = serving(vec![with_schema("cyclic", &cyclic), with_schema("endless", &endless), tool("good")]);
     let session = session(&house, false);
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_good_works(&session, &step).await;
     let call = FunctionCall::new(Some("mcp__odd"), "cyclic", r#"{"list":{"next":{"next":{}}}}"#);
     assert!(!session.dispatch(&step, call).await.is_error());
@@ -67,7 +68,7 @@ async fn a_schema_that_refers_to_itself_is_given_its_tool_runs_and_that_nothing_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_megabyte_of_schema_is_shortened_or_left_out_and_never_given_whole() {
+async fn rule_23_a_megabyte_of_schema_is_shortened_and_that_is_told_and_never_given_whole() {
     let properties: serde_json::Map<String, Value> = (0..9_000)
         .map(|n| (format!("property{n}"), json!({ "type": "string", "description": "x".repeat(60) })))
         .collect();
@@ -75,11 +76,28 @@ async fn a_megabyte_of_schema_is_shortened_or_left_out_and_never_given_whole() {
     assert!(long.len() > 900_000, "{}", long.len());
     let (_odd, house) = serving(vec![long, tool("good")]);
     let session = session(&house, false);
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_good_works(&session, &step).await;
-    let given = step.offers().iter().find(|offer| offer.handler.tool().definition.name().as_str() == "long");
-    let cut = given.is_none_or(|offer| !offer.handler.spec().schema.shrunk.to_string().is_empty());
-    assert!(cut && step.tools().iter().all(|tool| tool.to_string().len() < 900_000));
+    let given = step.offers().iter().find(|offer| offer.handler.tool().definition.name().as_str() == "long").unwrap();
+    let spec = given.handler.spec();
+    assert_eq!(spec.schema.shrunk, Shrunk::Compositions);
+    assert!(spec.schema.shrunk.to_string().contains("the schema was too long"));
+    // The names of 9,000 properties with their types: arguments that a model is not told of it cannot give.
+    assert!(spec.bytes() < 400_000, "{}", spec.bytes());
+    assert!(house.host.status().remove(0).problems.is_empty(), "it is usable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r26_a_definition_of_more_than_a_mebibyte_is_left_out_and_reported_and_the_others_stay() {
+    let beyond = json!({ "name": "beyond", "description": "x".repeat(1 << 20), "inputSchema": { "type": "object" } });
+    let (_odd, house) = serving(vec![beyond.to_string(), tool("good")]);
+    let session = session(&house, false);
+    let step = session.step().await.unwrap();
+    assert_good_works(&session, &step).await;
+    assert_eq!(house.listed(), ["odd/good"]);
+    let problems = house.host.status().remove(0).problems;
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    assert!(problem.starts_with("the definition is not usable JSON: ") && problem.contains("1048576"), "{problem}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +107,7 @@ async fn as_many_tools_as_a_server_may_have_are_all_found() {
     most.push(tool("good"));
     let (_odd, house) = serving(most);
     let session = session(&house, true);
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_eq!(step.offers().len(), 2_048);
     assert_good_works(&session, &step).await;
     let found = session.find(&step, "tool1234", None).unwrap();
@@ -120,7 +138,7 @@ async fn names_in_every_script_have_names_that_models_take_each_its_own() {
     ];
     let (_odd, house) = serving(raw.iter().map(|name| tool(name)).collect());
     let session = session(&house, false);
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_eq!(step.offers().len(), raw.len(), "{:?}", step.left_out());
     let mut names = BTreeSet::new();
     for offer in step.offers() {
@@ -142,7 +160,7 @@ async fn proto_as_a_property_is_a_property_like_any_other() {
     });
     let (odd, house) = serving(vec![with_schema("odd", &schema), tool("good")]);
     let session = session(&house, false);
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     let call = FunctionCall::new(Some("mcp__odd"), "odd", r#"{"__proto__":"a"}"#);
     assert!(!session.dispatch(&step, call).await.is_error());
     assert_eq!(odd.handed()[0].arguments.as_ref().unwrap()["__proto__"], "a");
@@ -155,12 +173,15 @@ async fn proto_as_a_property_is_a_property_like_any_other() {
 async fn two_tools_of_one_raw_name_are_one_and_the_other_is_reported() {
     let (_odd, house) = serving(vec![tool("twice"), tool_with("twice", r#"{"title":"Other"}"#), tool("good")]);
     let session = session(&house, false);
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_good_works(&session, &step).await;
     assert_eq!(step.offers().len(), 2);
-    let duplicates = house.host.catalog().current().duplicates().len();
+    let twice = session.list().await.tools().iter().find(|tool| tool.definition.name().as_str() == "twice").cloned();
+    assert_eq!(twice.unwrap().title(), None, "the first one is used");
+    let duplicates: Vec<_> = house.host.catalog().current().duplicates().iter().map(ToString::to_string).collect();
+    assert_eq!(duplicates, ["odd/twice"]);
     let problems = house.host.status().remove(0).problems;
-    assert!(duplicates == 1 || problems.iter().any(|problem| problem.contains("twice")), "{problems:?}");
+    assert_eq!(problems, ["the tool `twice` is listed twice; the first one is used"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +189,7 @@ async fn a_tool_that_changes_at_each_listing_is_stale_each_time_and_asks_once_it
     let (odd, house) = serving(vec![tool_with("shifty", r#"{"title":"0"}"#), tool("good")]);
     let session = session(&house, false);
     let call = || FunctionCall::new(Some("mcp__odd"), "shifty", "{}");
-    let mut step = session.step().await;
+    let mut step = session.step().await.unwrap();
     assert!(!session.dispatch(&step, call()).await.is_error());
     for turn in 1..4 {
         let mut revisions = house.host.catalog().watch();
@@ -178,7 +199,7 @@ async fn a_tool_that_changes_at_each_listing_is_stale_each_time_and_asks_once_it
         revisions.wait_for(|revision| revision.number() > before).await.unwrap();
         let Dispatched::Called(stale) = session.dispatch(&step, call()).await else { panic!() };
         assert_eq!(failed(&stale).1, Code::Stale);
-        step = session.step().await;
+        step = session.step().await.unwrap();
         let Dispatched::Called(asked) = session.dispatch(&step, call()).await else { panic!() };
         assert_eq!(failed(&asked).1, Code::NobodyToAsk, "R24");
         assert_good_works(&session, &step).await;

@@ -208,7 +208,7 @@ async fn b1() {
     slower.starts(Start::Hangs);
     let house = House::of(&[&slow, &slower, &quick]);
     let begun = Instant::now();
-    assert_eq!(tools(&model(&house).step().await), ["quick/use"]);
+    assert_eq!(tools(&model(&house).step().await.unwrap()), ["quick/use"]);
     assert_eq!(begun.elapsed(), GRACE);
     assert_eq!(house.session().list().await.tools().len(), 1);
     assert_eq!(begun.elapsed(), GRACE, "a later list waited again");
@@ -224,7 +224,7 @@ async fn b2() {
     let needed = BTreeSet::from([ServerName::parse("slow").unwrap(), ServerName::parse("unheard-of").unwrap()]);
     let mut step = std::pin::pin!(async {
         house.host.fleet().settle_for(&needed).await;
-        session.step().await
+        session.step().await.unwrap()
     });
     assert!(timeout(GRACE * 5, &mut step).await.is_err(), "the step was taken without the server");
     gate.open();
@@ -256,13 +256,13 @@ async fn b2() {
 async fn b3() {
     let files = files();
     let before = House::of(&[&files]);
-    assert_eq!(tools(&model(&before).step().await).len(), 2);
+    assert_eq!(tools(&model(&before).step().await.unwrap()).len(), 2);
     before.host.shutdown(std::time::Duration::ZERO).await;
     let gate = Gate::closed();
     files.starts(Start::Gated(Arc::clone(&gate)));
     let house = House::of(&[&files]);
     let session = model(&house);
-    assert!(session.step().await.offers().is_empty(), "definitions that no connection vouches for");
+    assert!(session.step().await.unwrap().offers().is_empty(), "definitions that no connection vouches for");
     // A call waits for the server instead.
     let running = calling(&session, "files/write");
     gate.open();
@@ -273,14 +273,14 @@ async fn b4() {
     let files = files();
     let house = House::of(&[&files]);
     let session = model(&house);
-    let (first, second) = (session.step().await, session.step().await);
+    let (first, second) = (session.step().await.unwrap(), session.step().await.unwrap());
     assert!(Arc::ptr_eq(first.listing().snapshot(), second.listing().snapshot()));
     assert!(Arc::ptr_eq(&first.offers()[0].handler, &second.offers()[0].handler));
     // The same configuration once more is no other runtime.
     let policies = Policies::open(&["files"]);
     reconfigure(&house, &policies, one(&files, |_| ())).await;
     reconfigure(&house, &policies, one(&files, |spec| spec.config = Digest::of(b"other"))).await;
-    assert!(!Arc::ptr_eq(first.listing().snapshot(), session.step().await.listing().snapshot()));
+    assert!(!Arc::ptr_eq(first.listing().snapshot(), session.step().await.unwrap().listing().snapshot()));
 }
 
 async fn b5() {
@@ -398,7 +398,7 @@ async fn b10() {
     let policies = Policies::open(&["files"]);
     let house = House::under(&policies, with(""), BTreeMap::new());
     let session = model(&house);
-    let old = session.step().await;
+    let old = session.step().await.unwrap();
     let gate = Gate::closed();
     files.answers(How::Gated(Arc::clone(&gate)));
     let (running, client) = (calling(&session, "files/write"), files.last().id());
@@ -406,7 +406,7 @@ async fn b10() {
 
     // Another filter and timeout, and with other policies another mode.
     reconfigure(&house, &Policies::new(), with("disabled_tools = [\"read\"]\ntool_timeout_sec = 5\n")).await;
-    let new = session.step().await;
+    let new = session.step().await.unwrap();
     assert_eq!((tools(&old).len(), tools(&new)), (2, vec!["files/write".to_owned()]));
     assert_eq!(new.listing().snapshot().server(&ServerName::parse("files").unwrap()).unwrap().connection.id(), client);
     let hidden = session.call(call("files/read")).await;
@@ -417,7 +417,7 @@ async fn b10() {
 
     // What was filtered is known still.
     reconfigure(&house, &policies, with("")).await;
-    assert_eq!(tools(&session.step().await).len(), 2);
+    assert_eq!(tools(&session.step().await.unwrap()).len(), 2);
     assert_eq!(session.call(call("files/read")).await.item.status, Status::Completed);
     assert_eq!((*files.connects.borrow(), *files.lists.borrow()), (1, 1));
 }

@@ -23,6 +23,7 @@ mod config;
 mod connectors;
 mod consent;
 mod explain;
+mod exposed;
 mod faults;
 mod files;
 mod fleet;

@@ -13,6 +13,7 @@ use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::posture::ApprovalMode;
 use portcullis::model::sandbox::{DirectoryUri, SandboxState};
+use portcullis::model::tool::Plugin;
 use portcullis::model::verdict::{FaultCode, Remember, Verdict};
 use portcullis::pipeline::dispatch::meta::TurnInfo;
 use portcullis::pipeline::{CallRequest, Would};
@@ -168,7 +169,9 @@ async fn what_this_host_vouches_for_is_not_the_clients_to_say() {
 #[tokio::test(start_paused = true)]
 async fn m2_a_plugins_server_is_told_its_plugin() {
     let bench = Bench::open().await;
-    bench.change(&bench.files, |published| published.view.plugin = Some("sample@test".into()));
+    bench.change(&bench.files, |published| {
+        published.view.plugin = Some(Plugin { id: "sample@test".into(), name: "Sample".into() })
+    });
     bench.publish().await;
     let (_, meta) = meta_with(&bench, turn(json!({"plugin_id": "claimed"}))).await;
     assert_eq!(meta["plugin_id"], "sample@test");
@@ -282,7 +285,7 @@ async fn m6_the_sandbox_of_a_sessions_call_and_of_a_models_reaches_a_server_that
         let house = House::of(&[&files]);
         let session = house.session();
         let sandbox = sandboxed().sandbox;
-        let step = session.step().await;
+        let step = session.step().await.unwrap();
         session.call(SessionCall { sandbox: sandbox.clone(), ..call("files/write") }).await;
         assert_eq!(sandbox_sent(&files).is_some(), wants);
         let made = FunctionCall { sandbox, ..FunctionCall::new(Some("mcp__files"), "write", "{}") };

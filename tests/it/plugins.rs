@@ -359,6 +359,18 @@ fn l8_l9_what_the_embedder_adds_wins_unless_the_name_is_disabled_or_a_more_trust
 }
 
 #[test]
+fn r4_a_plugin_is_called_what_the_most_trusted_layer_says_that_may_and_no_less_trusted_one_has_a_say() {
+    let called = |name: &str| format!("[plugins.a]\ndisplay_name = '{name}'\n");
+    let (own, brings) = (called("Own"), plugin("a", "docs", "x"));
+    let named = |layers: &[(LayerKind, &str)]| server(&sound(layers), "docs").plugin_name.clone();
+    assert_eq!(named(&[(User, &brings)]), None);
+    assert_eq!(named(&[(User, &brings), (Project, &own)]), None);
+    let user = format!("{own}{brings}");
+    assert_eq!(named(&[(User, &user), (Project, &called("Nearer"))]).as_deref(), Some("Own"));
+    assert_eq!(named(&[(User, &user), (Managed, &called("Managed"))]).as_deref(), Some("Managed"));
+}
+
+#[test]
 fn config_show_names_plugins_their_servers_lines_and_who_disabled_what() {
     let modes = "default_tools_approval_mode = 'prompt'\n";
     let user = format!("[plugins.a]\ndisplay_name = 'Docs'\n{}{modes}", plugin("a", "docs", "x"));

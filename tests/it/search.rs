@@ -165,20 +165,25 @@ async fn r31_what_a_sanitiser_removes_is_not_found_by_and_not_shown() {
 
 #[tokio::test]
 async fn r25_what_a_connector_policy_hides_is_not_found_and_its_name_leads_nowhere() {
-    let off = Apps::says("off", Some(false), None);
+    let off = Apps::by(|facts| {
+        let enabled = Some(facts.tool.tool.as_str() != "write");
+        Ok(portcullis::model::verdict::ConnectorAnswer { rule: None, enabled, mode: None })
+    });
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
     let mut policies = Policies::open(&["files"]);
     policies = policies.and_app(bound_app(LayerKind::User, "apps", &off));
     let mut apps = spec(&files);
     let connector = Connector { id: "calendar".to_owned(), name: None, account: None, description: None };
-    apps.connectors = [(RawToolName::parse("write").unwrap(), connector)].into();
+    apps.connectors = ["write", "read"].map(|tool| (RawToolName::parse(tool).unwrap(), connector.clone())).into();
     let house = House::under(&policies, [("files".to_owned(), apps)].into(), BTreeMap::new());
     let mut client = Client::of(&house.host, searching(Searching::Always));
     client.greet(json!({})).await;
     assert_eq!(search(&mut client, "write").await, Vec::<Value>::new());
     assert_eq!(search(&mut client, "read").await.len(), 1);
-    let (hidden, unknown) =
-        (call(&mut client, "files__write", &json!({})).await, call(&mut client, "files__wrote", &json!({})).await);
+    let (hidden, unknown) = (
+        call(&mut client, "codex_apps__write", &json!({})).await,
+        call(&mut client, "codex_apps__wrote", &json!({})).await,
+    );
     assert_eq!(text(&hidden), text(&unknown).replace("wrote", "write"));
 }
 

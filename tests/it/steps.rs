@@ -65,13 +65,13 @@ async fn redefine(house: &House, server: &Arc<FakeServer>, tools: Vec<String>) {
 async fn e1_without_search_all_tools_are_in_the_request_and_with_it_the_search_tool_alone() {
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
     let house = House::of(&[&files]);
-    let step = session(&house, exposing(false)).step().await;
+    let step = session(&house, exposing(false)).step().await.unwrap();
     let tools = step.tools();
     assert_eq!(exposures(&step), [("read".to_owned(), Exposure::Direct), ("write".to_owned(), Exposure::Direct)]);
     assert_eq!(tools.len(), 1, "{tools:?}");
     assert_eq!((&tools[0]["type"], &tools[0]["name"]), (&json!("namespace"), &json!("mcp__files")));
     assert_eq!(tools[0]["tools"][1]["description"], "does write");
-    let step = session(&house, exposing(true)).step().await;
+    let step = session(&house, exposing(true)).step().await.unwrap();
     let tools = step.tools();
     assert_eq!(exposures(&step), [("read".to_owned(), Exposure::Deferred), ("write".to_owned(), Exposure::Deferred)]);
     assert_eq!((tools.len(), &tools[0]["name"]), (1, &json!("tool_search")));
@@ -82,7 +82,7 @@ async fn e9_b4_handlers_are_the_same_objects_within_a_binding_and_new_in_the_nex
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let (first, second) = (session.step().await, session.step().await);
+    let (first, second) = (session.step().await.unwrap(), session.step().await.unwrap());
     assert!(Arc::ptr_eq(first.listing().snapshot(), second.listing().snapshot()), "B4");
     for (one, other) in first.offers().iter().zip(second.offers()) {
         assert!(Arc::ptr_eq(&one.handler, &other.handler));
@@ -97,7 +97,7 @@ async fn e9_b4_handlers_are_the_same_objects_within_a_binding_and_new_in_the_nex
     assert!(gone.upgrade().is_some(), "a handler does not outlive its step");
     // One tool alone is another; the binding is, so all handlers are.
     redefine(&house, &files, vec![tool("read"), tool_with("write", r#"{"title":"Other"}"#)]).await;
-    let third = session.step().await;
+    let third = session.step().await.unwrap();
     assert!(gone.upgrade().is_none(), "a handler outlives its binding");
     assert_eq!(third.offers().len(), 2);
 }
@@ -118,16 +118,16 @@ async fn e4_a_policy_is_asked_at_every_step_and_the_handler_stays() {
     apps.connectors = [(RawToolName::parse("write").unwrap(), connector)].into();
     let house = House::under(&policies, [("files".to_owned(), apps)].into(), BTreeMap::new());
     let session = session(&house, exposing(false));
-    let allowed = session.step().await;
+    let allowed = session.step().await.unwrap();
     assert_eq!(exposures(&allowed), [("write".to_owned(), Exposure::Direct)]);
     session.show_on(Surface::Library(Exposing { apps: false, ..exposing(false) }));
-    assert_eq!(exposures(&session.step().await), []);
+    assert_eq!(exposures(&session.step().await.unwrap()), []);
     session.show_on(Surface::Library(exposing(false)));
     on.store(false, Ordering::SeqCst);
-    assert_eq!(exposures(&session.step().await), []);
+    assert_eq!(exposures(&session.step().await.unwrap()), []);
     on.store(true, Ordering::SeqCst);
     session.show_on(Surface::Library(exposing(true)));
-    let again = session.step().await;
+    let again = session.step().await.unwrap();
     assert_eq!(exposures(&again), [("write".to_owned(), Exposure::Deferred)]);
     assert!(Arc::ptr_eq(&allowed.offers()[0].handler, &again.offers()[0].handler));
 }
@@ -137,9 +137,9 @@ async fn b10_an_older_step_goes_on_listing_what_it_did() {
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let old = session.step().await;
+    let old = session.step().await.unwrap();
     redefine(&house, &files, vec![tool("write")]).await;
-    assert_eq!(exposures(&session.step().await).len(), 1);
+    assert_eq!(exposures(&session.step().await.unwrap()).len(), 1);
     assert_eq!(exposures(&old).len(), 2);
     let gone = called(session.dispatch(&old, FunctionCall::new(Some("mcp__files"), "read", "{}")).await);
     assert_eq!(failed(&gone).1, Code::NotAvailable);
@@ -150,7 +150,7 @@ async fn a_function_call_runs_and_its_output_is_what_the_model_reads() {
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     let call = FunctionCall::new(Some("mcp__files"), "write", r#"{"path":"a"}"#);
     let done = session.dispatch(&step, call).await;
     let output = done.output(&ModelViewOptions::default());
@@ -164,9 +164,9 @@ async fn r24_a_call_is_for_the_definition_of_its_step_whatever_the_session_was_s
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let old = session.step().await;
+    let old = session.step().await.unwrap();
     redefine(&house, &files, vec![tool_with("write", r#"{"title":"Other"}"#)]).await;
-    let new = session.step().await;
+    let new = session.step().await.unwrap();
     let call = || FunctionCall::new(Some("mcp__files"), "write", "{}");
     assert_eq!(failed(&called(session.dispatch(&old, call()).await)).1, Code::Stale);
     assert_eq!(called(session.dispatch(&new, call()).await).item.status, Status::Completed);
@@ -177,7 +177,7 @@ async fn names_that_are_not_in_the_step_are_refused_and_leave_no_item() {
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     for (namespace, name) in
         [(None, "write"), (Some("mcp__files"), "wrote"), (Some(""), "write"), (None, "tool_search")]
     {
@@ -194,7 +194,7 @@ async fn r18_a_search_merges_what_it_found_by_namespace_and_each_function_is_def
     let mail = FakeServer::new("mail", &journal, vec![tool("read")]);
     let house = House::of(&[&files, &mail]);
     let session = session(&house, exposing(true));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     let searched = |arguments: &str| FunctionCall::new(None, "tool_search", arguments);
     let done = session.dispatch(&step, searched(r#"{"query":"read or write"}"#)).await;
     let output: Value = serde_json::from_str(done.output(&ModelViewOptions::default()).as_str().unwrap()).unwrap();
@@ -227,10 +227,10 @@ async fn r19_an_index_is_the_same_object_while_its_tools_are() {
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(true));
-    let (first, second) = (session.step().await, session.step().await);
+    let (first, second) = (session.step().await.unwrap(), session.step().await.unwrap());
     assert!(std::ptr::eq(first.index(), second.index()));
     redefine(&house, &files, vec![tool("write"), tool("read")]).await;
-    assert!(!std::ptr::eq(first.index(), session.step().await.index()));
+    assert!(!std::ptr::eq(first.index(), session.step().await.unwrap().index()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +239,7 @@ async fn a_schema_that_no_model_can_be_given_leaves_its_tool_out_and_the_others_
     let files = FakeServer::new("files", &Journal::default(), vec![bad, tool("write")]);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_eq!(exposures(&step), [("write".to_owned(), Exposure::Direct)]);
     let [(left_out, why)] = step.left_out() else { panic!("{:?}", step.left_out()) };
     assert_eq!(left_out.tool.as_str(), "bad");
@@ -253,7 +253,7 @@ async fn e15_a_hidden_tool_is_in_no_list_and_a_call_that_names_it_runs() {
     omitting.view.omitted = [Way::Direct, Way::Deferred, Way::CodeMode].into();
     let house = House::with([("files".to_owned(), omitting)].into(), BTreeMap::new());
     let session = session(&house, exposing(true));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     assert_eq!(exposures(&step), [("write".to_owned(), Exposure::Hidden)]);
     assert!(step.tools().is_empty() && step.scripts().next().is_none());
     let call = FunctionCall::new(Some("mcp__files"), "write", "{}");
@@ -280,7 +280,7 @@ async fn p1_calls_run_side_by_side_only_where_the_server_or_the_tool_says_so() {
         configured.view.parallel = opted_in;
         let house = House::with([("files".to_owned(), configured)].into(), BTreeMap::new());
         let session = session(&house, exposing(false));
-        let step = session.step().await;
+        let step = session.step().await.unwrap();
         let mut calls =
             Box::pin(futures::future::join(session.dispatch(&step, write()), session.dispatch(&step, write())));
         tokio::select! {
@@ -309,7 +309,7 @@ async fn the_gate_is_not_held_while_somebody_is_asked() {
     let house = House::under(&policies, [("files".to_owned(), spec(&files))].into(), BTreeMap::new());
     let session = house.host.session(Caller::local("ann"), Arc::clone(&person) as _);
     session.show_on(Surface::Library(exposing(false)));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     let mut asked = Box::pin(session.dispatch(&step, write()));
     tokio::select! {
         biased;
@@ -327,7 +327,7 @@ async fn a_cancelled_call_leaves_the_gate_and_says_how_long_it_took() {
     files.answers(How::Never);
     let house = House::of(&[&files]);
     let session = session(&house, exposing(false));
-    let step = session.step().await;
+    let step = session.step().await.unwrap();
     let call = write();
     let cancel = call.cancel.clone();
     let mut running = Box::pin(session.dispatch(&step, call));

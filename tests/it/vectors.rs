@@ -11,6 +11,7 @@ use portcullis::model::hook::HookEvent;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::Code;
 use portcullis::model::posture::{ApprovalMode, ApprovalPolicy, Profile, Reviewer};
+use portcullis::model::tool::Plugin;
 use portcullis::model::verdict::Remember;
 use portcullis::pipeline::{CallRequest, Would};
 use portcullis::ports::approval::ApprovalComponent;
@@ -129,7 +130,10 @@ impl Row {
     async fn dress(&self, bench: &Bench) {
         match self.server_kind.as_str() {
             "plain" => {}
-            "plugin" => bench.change(&bench.files, |published| published.view.plugin = Some("kit".to_owned())),
+            "plugin" => {
+                let plugin = Plugin { id: "kit".to_owned(), name: "Kit".to_owned() };
+                bench.change(&bench.files, |published| published.view.plugin = Some(plugin));
+            }
             "apps" => {
                 // The Apps server has connectors; whether this tool is one of theirs is the row's to say.
                 let tool = if self.connector_id == Some(None) { "read" } else { "write" };

@@ -28,6 +28,7 @@ mod limits;
 mod load;
 mod patterns;
 mod pool;
+pub mod remember;
 mod run;
 mod settings;
 mod state;

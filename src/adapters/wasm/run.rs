@@ -108,9 +108,9 @@ impl Component {
         let mut store = self.store(shared, budget, subject);
         let result = arm(shared, budget, &mut store, |store| work(&*self.compiled.hooks, store));
         let left = store.get_fuel().unwrap_or(0);
-        let (log, spent, heard) = store.into_data().into_report();
+        let (log, spent, heard, told_time) = store.into_data().into_report();
         let fuel = budget.fuel.saturating_sub(left).saturating_add(spent);
-        let usage = Usage { fuel, time: started.elapsed(), heard: Some(heard) };
+        let usage = Usage { fuel, time: started.elapsed(), heard: Some(heard), timeless: !told_time };
         Run { result: result.map_err(|error| fault::of(&error)), log, usage }
     }
 

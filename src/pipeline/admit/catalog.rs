@@ -21,7 +21,7 @@ use crate::model::name::{FlatName, RawToolName, ServerName, ToolRef};
 use crate::model::revision::{Revision, ServerFingerprint};
 use crate::model::sandbox::LOCAL;
 use crate::model::text;
-use crate::model::tool::{BadDefinition, CatalogTool, Connector, ServerIdentity, ToolDefinition};
+use crate::model::tool::{BadDefinition, CatalogTool, Connector, Plugin, ServerIdentity, ToolDefinition};
 use crate::ports::approval::PolicySet;
 use crate::ports::files::FileAccess;
 use crate::ports::upstream::Connection;
@@ -63,7 +63,7 @@ pub struct ServerView {
     /// Whether it runs on this machine: only then may it send a person's browser to an address here.
     pub local: bool,
     /// The plugin that provides it.
-    pub plugin: Option<String>,
+    pub plugin: Option<Plugin>,
     /// Whether what it answers pollutes the memory of a thread.
     pub pollutes_memory: bool,
     /// The environment that it runs in, by its id.
@@ -117,7 +117,7 @@ pub struct ServerEntry {
     pub connection: Arc<dyn Connection>,
     /// Whether the server asked for the state of the sandbox on this connection.
     pub wants_sandbox_state: bool,
-    /// Whether it is the Apps server: somebody gave it connectors (R9).
+    /// Whether it is the Apps server: whoever embeds the host gave it connectors (R9).
     pub apps: bool,
     /// What calls need to know.
     pub view: ServerView,
@@ -301,8 +301,9 @@ impl ServerEntry {
     fn of(server: PublishedServer) -> Self {
         let config = with_connectors(server.config, &server.connectors);
         let fingerprint = ServerFingerprint { connection: server.connection.id(), config };
-        let PublishedServer { connection, connectors, wants_sandbox_state, view, .. } = server;
-        Self { fingerprint, connection, wants_sandbox_state, apps: !connectors.is_empty(), view }
+        let apps = !server.connectors.is_empty();
+        let PublishedServer { connection, wants_sandbox_state, view, .. } = server;
+        Self { fingerprint, connection, wants_sandbox_state, apps, view }
     }
 }
 

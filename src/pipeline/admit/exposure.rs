@@ -405,21 +405,34 @@ pub fn expose(candidates: &[Candidate<'_>], how: &Exposing) -> Result<Exposures,
 
 /// Why a model may not see the tool at all (rules 10 and 3.1 rule 4).
 fn absent(candidate: &Candidate<'_>, how: &Exposing) -> Option<Reason> {
-    let tool = candidate.tool;
+    barred(candidate.tool, candidate.app.is_some(), how).or_else(|| match candidate.app? {
+        ConnectorSays::Enabled => None,
+        ConnectorSays::Disabled => Some(Reason::ConnectorPolicy),
+    })
+}
+
+/// Why a tool is absent whatever policies and other tools there are. `app` tells whether its server is the Apps server.
+fn barred(tool: &CatalogTool, app: bool, how: &Exposing) -> Option<Reason> {
     if !how.app_surface && !tool.definition.is_visible_to_model() {
         return Some(Reason::Visibility);
     }
-    let policy = candidate.app?;
+    if !app {
+        return None;
+    }
     if !how.apps {
         return Some(Reason::AppsOff);
     }
-    if tool.connector.as_ref().is_none_or(|connector| connector.id.is_empty()) {
-        return Some(Reason::NoConnector);
-    }
-    match policy {
-        ConnectorSays::Enabled => None,
-        ConnectorSays::Disabled => Some(Reason::ConnectorPolicy),
-    }
+    let nameless = tool.connector.as_ref().is_none_or(|connector| connector.id.is_empty());
+    nameless.then_some(Reason::NoConnector)
+}
+
+/// Tells whether a tool of a catalog is absent whatever the policies say, so that a call that names it leads nowhere. `app`
+/// tells whether its server is the Apps server.
+///
+/// No two tools of a catalog have one name ([`super::naming`]): one that is taken is a reserved one.
+#[must_use]
+pub fn is_barred(tool: &CatalogTool, app: bool, how: &Exposing) -> bool {
+    barred(tool, app, how).is_some() || how.reserved.contains(&how.registry.name_of(tool))
 }
 
 /// Takes the tool's name, or tells who has it (rule 13).

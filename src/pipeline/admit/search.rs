@@ -278,7 +278,7 @@ fn text_of(searchable: &ShownTool<'_>) -> (String, bool) {
         text(shown.get("description")),
         tool.connector.as_ref().and_then(|connector| connector.name.clone()).unwrap_or_default(),
         searchable.namespace_description.map(ToString::to_string).unwrap_or_default(),
-        tool.plugin.clone().unwrap_or_default(),
+        tool.plugin.as_ref().map(|plugin| plugin.name.clone()).unwrap_or_default(),
         properties.join(" "),
     ];
     let whole = pieces.iter().all(|piece| piece.len() <= MAX_TEXT);

@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::model::name::{CallableName, FlatName, Namespace, ServerName};
-use crate::model::tool::{ServerIdentity, ToolDefinition};
+use crate::model::tool::{Plugin, ServerIdentity, ToolDefinition};
 
 fn tool(server: &str, name: &str, description: &str, properties: &[&str]) -> Arc<CatalogTool> {
     let properties: Map<String, Value> =
@@ -120,7 +120,7 @@ fn identifiers_are_found_by_their_words_however_they_are_joined() {
 fn each_text_of_rule_17_leads_to_its_tool() {
     let mut found_by = (*tool("server1", "raw-alpha", "does bravo", &["charlie"])).clone();
     found_by.callable = CallableName::from_naming("delta".to_owned());
-    found_by.plugin = Some("echoes".to_owned());
+    found_by.plugin = Some(Plugin { id: "plugged".to_owned(), name: "echoes".to_owned() });
     found_by.connector = Some(crate::model::tool::Connector {
         id: "hidden".to_owned(),
         name: Some("foxtrot".to_owned()),

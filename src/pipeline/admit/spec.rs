@@ -80,6 +80,7 @@ pub struct ToolSpec {
     /// What was cut.
     pub cuts: Vec<Cut>,
     output: Option<Value>,
+    bytes: OnceLock<usize>,
     script: OnceLock<Arc<ScriptSpec>>,
 }
 
@@ -93,7 +94,7 @@ impl ToolSpec {
         let mut cuts = Vec::new();
         let namespace_description = namespace_description(tool, described, &mut cuts);
         let own = shown.get("description").and_then(Value::as_str).unwrap_or_default();
-        let plugin = tool.plugin.as_deref();
+        let plugin = tool.plugin.as_ref().map(|plugin| plugin.name.as_str());
         let mut description = plugin.map_or_else(|| own.to_owned(), |plugin| with_plugins(own, &[plugin]));
         if plugin.is_some() && description.len() > MAX_PLUGIN_DESCRIPTION {
             cuts.push(Cut::Description(description.len()));
@@ -116,13 +117,15 @@ impl ToolSpec {
             tools: Arc::from([Arc::clone(&function)]),
         };
         let output = shown.get("outputSchema").filter(|schema| schema.is_object()).cloned();
-        Ok(Self { namespace: Arc::new(namespace), function, schema, cuts, output, script: OnceLock::new() })
+        let (bytes, script) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { namespace: Arc::new(namespace), function, schema, cuts, output, bytes, script })
     }
 
-    /// Returns how many bytes of JSON the function has.
+    /// Returns how many bytes of JSON it has: the namespace with its description and the function. Counted at the first
+    /// demand.
     #[must_use]
-    pub fn function_bytes(&self) -> usize {
-        schema::length(&self.function)
+    pub fn bytes(&self) -> usize {
+        *self.bytes.get_or_init(|| schema::length(&self.namespace))
     }
 
     /// Returns what a script is told, built at the first demand.

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::model::digest::Digest;
 use crate::model::name::{RawToolName, ServerName};
-use crate::model::tool::{Connector, ServerIdentity, ToolDefinition};
+use crate::model::tool::{Connector, Plugin, ServerIdentity, ToolDefinition};
 use crate::pipeline::admit::naming::{self, Nameable};
 
 fn tool(definition: &Value) -> CatalogTool {
@@ -81,7 +81,7 @@ fn r13_a_long_description_ends_on_a_character_and_the_cut_is_told() {
 fn c30_a_plugins_description_is_cut_on_a_character_and_an_ordinary_one_is_not() {
     let text = |description: String| json!({"name": "a", "description": description, "inputSchema": {}});
     let mut plugin = tool(&text(format!("{}é", "a".repeat(999))));
-    plugin.plugin = Some("P".to_owned());
+    plugin.plugin = Some(Plugin { id: "p@here".to_owned(), name: "P".to_owned() });
     plugin.namespace_description = Some("b".repeat(1_001).into());
     let plugin = spec(&plugin);
     assert_eq!(plugin.function.description.len(), 999);
@@ -96,7 +96,7 @@ fn r17_a_plugins_function_that_is_too_long_keeps_its_name_and_opens_its_paramete
         (0..300).map(|n| (format!("property_{n:03}"), json!({"type": "string"}))).collect();
     let mut tool = tool(&json!({"name": "a", "description": "Does it.", "inputSchema": {"properties": properties}}));
     assert_eq!(spec(&tool).cuts, []);
-    tool.plugin = Some("P".to_owned());
+    tool.plugin = Some(Plugin { id: "p@here".to_owned(), name: "P".to_owned() });
     let spec = spec(&tool);
     assert_eq!(*spec.function.parameters, json!({"type": "object", "properties": {}, "additionalProperties": true}));
     assert_eq!(&*spec.function.description, "Does it. This tool is part of plugin `P`.");

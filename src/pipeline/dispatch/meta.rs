@@ -57,7 +57,7 @@ pub fn request_meta(call: &CallId, prepared: &Prepared, turn: &TurnInfo) -> Map<
         meta.insert(APPS.to_owned(), Value::Object(own));
     }
     if let Some(plugin) = &prepared.tool().plugin {
-        meta.insert("plugin_id".to_owned(), Value::from(plugin.as_str()));
+        meta.insert("plugin_id".to_owned(), Value::from(plugin.id.as_str()));
     }
     meta.insert("threadId".to_owned(), Value::from(turn.thread_id.as_str()));
     if let Some(state) = sandbox(prepared, turn) {

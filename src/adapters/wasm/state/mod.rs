@@ -60,6 +60,7 @@ pub(super) struct State {
     allowance: u64,
     spent: u64,
     heard: Parts,
+    told_time: bool,
 }
 
 impl State {
@@ -79,6 +80,7 @@ impl State {
             allowance: budget.fuel,
             spent: 0,
             heard: Digest::by_parts(),
+            told_time: false,
         }
     }
 
@@ -87,9 +89,9 @@ impl State {
         &mut self.caps
     }
 
-    /// Returns what it logged, what the host did for it, and the digest of what it was told.
-    pub(super) fn into_report(self) -> (Vec<LogLine>, u64, Digest) {
-        (self.log, self.spent, self.heard.finish())
+    /// Returns what it logged, what the host did for it, the digest of what it was told, and whether the time was part of that.
+    pub(super) fn into_report(self) -> (Vec<LogLine>, u64, Digest, bool) {
+        (self.log, self.spent, self.heard.finish(), self.told_time)
     }
 
     fn charge(&mut self, bytes: usize) -> wasmtime::Result<()> {
@@ -231,6 +233,7 @@ impl State {
             Subject::Tool(facts) => facts.now_ms,
             Subject::Output(facts) => facts.now_ms,
         };
+        self.told_time = true;
         self.tell("host.now-ms", &now.to_be_bytes());
         Ok(now)
     }
