@@ -118,6 +118,9 @@ fn explain(description: &Description) -> String {
     for policy in &description.policies {
         say("policy", shown(policy, 128));
     }
+    for (hook, command) in &description.hooks {
+        say("hook", format!("{hook}: {}", shown(command, 500)));
+    }
     for file in &description.files {
         let digest = file.digest.map_or_else(|| "does not exist yet".to_owned(), |digest| digest.short());
         say("binds", format!("{} ({digest})", setup::shown(&file.path)));

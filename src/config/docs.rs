@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::file::{NOT_ENFORCED, Settings};
+use super::hook_keys::HookGroupTable;
 use super::plugins::PluginTable;
 use super::policy_keys::PolicyTable;
 use super::server_keys::ServerTable;
@@ -30,7 +31,8 @@ Layers are TOML files. From the weakest to the strongest for ordinary values:
 Trust runs otherwise: managed, system, organisation, user, session, project. What restricts is never replaced: a less trusted
 layer may only tighten. Files must be owned by root or by you, and be writable by nobody else. An unknown key outside an
 entry makes its layer unreadable; a layer that is there and cannot be read refuses every call, unless a project wrote it. A
-mistake inside one server or policy disables that server, or makes that policy deny what it matches.
+mistake inside one server, policy or hook disables that server, makes that policy deny what it matches, or makes that hook one that
+failed.
 
 `${NAME}` in `args`, `env`, `url` and `http_headers` stands for an environment variable and is resolved when the server
 starts; `$${` stands for `${` itself. A project's servers may name only what `portcullis trust` granted.
@@ -66,6 +68,9 @@ pub fn reference_markdown() -> String {
     section(&mut page, "`[mcp_servers.NAME]`", &schema_of::<ServerTable>());
     section(&mut page, "`[plugins.ID]`", &schema_of::<PluginTable>());
     section(&mut page, "`[[policies]]`", &schema_of::<PolicyTable>());
+    let hooks = "`[[hooks.PreToolUse]]`, `[[hooks.PermissionRequest]]`, `[[hooks.PostToolUse]]`";
+    section(&mut page, hooks, &schema_of::<HookGroupTable>());
+    page.push_str("\n[hooks.md](hooks.md) says what hooks are told and what they may print.\n");
     page.push_str(LOCK);
     let sections: Vec<_> = NOT_ENFORCED.iter().map(|name| format!("`[{name}]`")).collect();
     page.push_str("\n## Not in this version\n\n");
@@ -111,6 +116,9 @@ fn rows(page: &mut String, path: &str, schema: &Value) {
 fn type_name(schema: &Value) -> String {
     if let Some(words) = words(schema) {
         return words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" \\| ").replace("\\|", "or");
+    }
+    if let Some(forms) = schema.get("anyOf").and_then(Value::as_array) {
+        return forms.iter().map(type_name).collect::<Vec<_>>().join(" or ");
     }
     let kinds = match schema.get("type") {
         Some(Value::String(kind)) => vec![kind.as_str()],

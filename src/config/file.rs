@@ -15,7 +15,7 @@ use crate::model::layer::LayerKind;
 use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
-pub const NOT_ENFORCED: [&str; 3] = ["hooks", "granular", "records"];
+pub const NOT_ENFORCED: [&str; 2] = ["granular", "records"];
 
 /// How many tools make clients search where nobody says.
 pub const DEFAULT_SEARCH_FROM: u32 = 100;
@@ -26,7 +26,7 @@ pub const DEFAULT_ASK_TIMEOUT: f64 = 600.0;
 /// How many calls run at once where nobody says.
 pub const DEFAULT_CONCURRENT_CALLS: u32 = 256;
 
-/// The keys outside `[mcp_servers]`, `[plugins]` and `[[policies]]`. An unknown key here is a failure to parse the layer (R8).
+/// The keys outside `[mcp_servers]`, `[plugins]`, `[[policies]]` and `[hooks]`. An unknown key here is a failure to parse the layer (R8).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {

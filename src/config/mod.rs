@@ -20,6 +20,8 @@ pub mod endpoint;
 pub mod file;
 pub mod files;
 pub mod found;
+pub mod hook_keys;
+pub mod hooks;
 mod identity;
 pub mod lock;
 pub mod locking;

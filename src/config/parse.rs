@@ -1,6 +1,6 @@
 //! The text of a layer file -> [`LayerFile`], or why it cannot be read.
 //!
-//! What is wrong outside `[mcp_servers]`, `[plugins]` and `[[policies]]` fails the file as a whole; what is wrong inside one entry
+//! What is wrong outside `[mcp_servers]`, `[plugins]`, `[[policies]]` and `[hooks]` fails the file as a whole; what is wrong inside one entry
 //! fails that entry alone, closed: the server is disabled, the policy denies what it matches, which is everything if
 //! even its match is unreadable (R8). Every problem carries file, line and key path.
 //!
@@ -15,6 +15,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
 
 use super::file::{NOT_ENFORCED, Settings};
+use super::hooks::HookItem;
 use super::plugins::{PluginItem, PluginTable, ServerItem, is_id};
 use super::policy_keys::{MatchTable, PolicyTable, is_policy_name};
 use super::problem::Problem;
@@ -30,8 +31,8 @@ static PLUGIN: LazyLock<Value> = LazyLock::new(schema_of::<PluginTable>);
 static POLICY: LazyLock<Value> = LazyLock::new(schema_of::<PolicyTable>);
 static MATCH: LazyLock<Value> = LazyLock::new(schema_of::<MatchTable>);
 
-/// The most servers, plugins or policies in one layer, and the most servers of one plugin.
-const MAX_ENTRIES: usize = 512;
+/// The most servers, plugins, policies or hooks in one layer, and the most servers of one plugin.
+pub(super) const MAX_ENTRIES: usize = 512;
 
 /// One layer file, read.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +45,8 @@ pub struct LayerFile {
     pub plugins: BTreeMap<String, PluginItem>,
     /// `[[policies]]`, in the file's order.
     pub policies: Vec<PolicyItem>,
+    /// `[hooks]`, in the file's order within each event.
+    pub hooks: Vec<HookItem>,
     /// What is wrong without failing the file.
     pub problems: Vec<Problem>,
     /// The line of every key, by its dotted path.
@@ -89,6 +92,7 @@ pub fn parse(text: &str, layer: &LayerRef) -> Result<LayerFile, Vec<Problem>> {
     let servers = take(&mut root, "mcp_servers");
     let plugins = take(&mut root, "plugins");
     let policies = take(&mut root, "policies");
+    let hooks = take(&mut root, "hooks");
     match source.read::<Settings>(&root, &SETTINGS, "") {
         Ok(settings) => file.settings = settings,
         Err(problems) => fatal.extend(problems),
@@ -105,6 +109,7 @@ pub fn parse(text: &str, layer: &LayerRef) -> Result<LayerFile, Vec<Problem>> {
     }
     source.plugins(plugins, &mut file, &mut fatal);
     source.policies(policies, &mut file, &mut fatal);
+    source.hooks(hooks, &mut file, &mut fatal);
     if fatal.is_empty() { Ok(file) } else { Err(fatal) }
 }
 
@@ -113,12 +118,12 @@ fn take_entry<'i>(root: &mut DeTable<'i>, name: &str) -> Option<(Spanned<DeStrin
     root.remove_entry(&key)
 }
 
-fn take<'i>(root: &mut DeTable<'i>, name: &str) -> Option<Spanned<DeValue<'i>>> {
+pub(super) fn take<'i>(root: &mut DeTable<'i>, name: &str) -> Option<Spanned<DeValue<'i>>> {
     take_entry(root, name).map(|(_, value)| value)
 }
 
-struct Source<'a> {
-    layer: &'a LayerRef,
+pub(super) struct Source<'a> {
+    pub(super) layer: &'a LayerRef,
     line_starts: Vec<usize>,
 }
 
@@ -158,7 +163,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn problem(&self, offset: usize, key: &str, message: impl AsRef<str>) -> Problem {
+    pub(super) fn problem(&self, offset: usize, key: &str, message: impl AsRef<str>) -> Problem {
         Problem::at(self.layer, Some(self.line(offset)), key, message)
     }
 
@@ -174,12 +179,17 @@ impl<'a> Source<'a> {
     }
 
     /// Reads a table as a type. `path` is the table's own, for messages.
-    fn read<T: DeserializeOwned>(&self, table: &DeTable<'_>, schema: &Value, path: &str) -> Result<T, Vec<Problem>> {
+    pub(super) fn read<T: DeserializeOwned>(
+        &self,
+        table: &DeTable<'_>,
+        schema: &Value,
+        path: &str,
+    ) -> Result<T, Vec<Problem>> {
         let unknown = unknown_keys(table, schema);
         if !unknown.is_empty() {
             let problems = unknown.into_iter().map(|unknown| {
                 let key = unknown.path.iter().fold(path.to_owned(), |path, key| join(&path, key));
-                let sections = ["mcp_servers", "plugins", "policies"].into_iter().filter(|_| path.is_empty());
+                let sections = ["mcp_servers", "plugins", "policies", "hooks"].into_iter().filter(|_| path.is_empty());
                 let last = unknown.path.last().map_or("", String::as_str);
                 let suggestion = unknown.suggestion.or_else(|| closest(last, sections));
                 Problem { suggestion, ..self.problem(unknown.offset, &key, "unknown key") }
@@ -406,7 +416,7 @@ impl<'a> Source<'a> {
         if faults.is_empty() { Ok(matches) } else { Err(faults) }
     }
 
-    fn placed(
+    pub(super) fn placed(
         &self,
         faults: Vec<(String, String)>,
         path: &str,
@@ -422,7 +432,7 @@ impl<'a> Source<'a> {
     }
 }
 
-fn first(problems: &[Problem]) -> Option<Problem> {
+pub(super) fn first(problems: &[Problem]) -> Option<Problem> {
     problems.first().cloned()
 }
 

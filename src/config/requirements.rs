@@ -208,6 +208,19 @@ pub(crate) fn refused_plugin(id: &str, definer: &LayerRef, sources: &[Source]) -
     })
 }
 
+/// Returns which requirement says that a layer's hooks are not run.
+pub(crate) fn refused_hooks(layer: &LayerRef, sources: &[Source]) -> Option<String> {
+    let mut above = sources.iter().filter(|source| source.restricts(layer));
+    let by = above.find(|source| source.table.hooks == Some(false))?;
+    Some(format!("refused by {}", by.named("hooks")))
+}
+
+/// Whether a requirement says that the failure of what a layer brings is a refusal.
+pub(crate) fn failures_deny(layer: &LayerRef, sources: &[Source]) -> bool {
+    let mut above = sources.iter().filter(|source| source.restricts(layer));
+    above.any(|source| source.table.on_failure == Some(OnFailure::Deny))
+}
+
 fn is_met(wanted: &ServerRequirement, transport: &Transport) -> bool {
     match transport {
         Transport::Stdio(launch) => is_command(wanted, launch),

@@ -38,7 +38,9 @@ pub struct RequirementsTable {
     pub approval_modes: Option<BTreeSet<ModeName>>,
     /// The only permission profiles that may be chosen. Any other choice counts as `read-only`.
     pub permission_profiles: Option<BTreeSet<ProfileName>>,
-    /// `deny`: a component's failure is never an ask.
+    /// `false`: hooks are not run. They stay in their places, so that each counts as one that failed (R1).
+    pub hooks: Option<bool>,
+    /// `deny`: a component's failure is never an ask, and no call goes on without a hook that failed.
     pub on_failure: Option<OnFailure>,
     /// The most that components may use.
     pub limits: Option<MostTable>,

@@ -12,6 +12,7 @@ use super::plugins::path_of;
 use super::reviewer::ReviewerWay;
 use super::server::{ResolvedServer, Transport};
 use super::stack::{LayerStatus, Resolved};
+use crate::model::hook::HookEvent;
 use crate::model::layer::{LayerKind, LayerRef};
 
 /// What stands for a value that may be a secret.
@@ -34,7 +35,7 @@ pub struct Shown {
     pub line: Option<usize>,
 }
 
-/// Returns every effective value: settings, each layer's say about approval, servers, policies.
+/// Returns every effective value: settings, each layer's say about approval, servers, policies, hooks.
 #[must_use]
 pub fn effective(resolved: &Resolved) -> Vec<Shown> {
     let mut list = List { resolved, shown: Vec::new(), plugin: None };
@@ -45,6 +46,7 @@ pub fn effective(resolved: &Resolved) -> Vec<Shown> {
     list.plugins();
     list.policies();
     list.reviewers();
+    list.hooks();
     list.tables();
     list.shown
 }
@@ -313,6 +315,37 @@ impl List<'_> {
             };
             if let Some(name) = key_env {
                 put("key_env", name.clone().into());
+            }
+        }
+    }
+
+    /// Hooks of all layers: they stand side by side (R1).
+    fn hooks(&mut self) {
+        for hook in &self.resolved.hooks {
+            let (key, layer) = (format!("hooks.{}.{}", hook.event.as_str(), hook.name), &hook.layer);
+            let group = hook.key.split(".hooks[").next().unwrap_or_default();
+            let mut put = |name: &str, value: toml::Value, at: &str| {
+                self.push_text(&format!("{key}.{name}"), value.to_string(), layer, at);
+            };
+            let own = |name: &str| format!("{}.{name}", hook.key);
+            if let Err(why) = &hook.program {
+                put("broken", why.clone().into(), &hook.key);
+            }
+            put("matcher", hook.matcher.clone().unwrap_or_else(|| "*".to_owned()).into(), &format!("{group}.matcher"));
+            if !hook.command.is_empty() {
+                put("command", hook.command.clone().into(), &own("command"));
+                put("timeout", i64::try_from(hook.timeout.as_secs()).unwrap_or(i64::MAX).into(), &own("timeout"));
+            }
+            if let Ok(file) = &hook.program {
+                put("program", file.path.display().to_string().into(), &own("command"));
+                if let Some(digest) = file.digest {
+                    put("sha256", digest.to_string().into(), &own("command"));
+                }
+            }
+            match hook.event {
+                HookEvent::PreToolUse => put("on_failure", spelled(hook.on_failure).into(), &own("on_failure")),
+                HookEvent::PermissionRequest => put("may_allow", hook.may_allow.into(), &hook.key),
+                HookEvent::PostToolUse => {}
             }
         }
     }

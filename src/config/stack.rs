@@ -28,7 +28,7 @@ use super::problem::Problem;
 use super::reading::Reading;
 use super::requirements::{self, Floor, Source};
 use super::server::{self, ResolvedServer};
-use super::{apps, delegate, files, reviewer};
+use super::{apps, delegate, files, hooks, reviewer};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{RawToolName, ServerName};
@@ -49,6 +49,8 @@ pub struct Resolved {
     pub plugins: BTreeMap<String, Vec<(LayerRef, PluginTable)>>,
     /// The policies of all layers, most trusted layer first, in each file's order (R1).
     pub policies: Vec<PolicyEntry>,
+    /// The hooks of all layers, most trusted layer first, in each file's order (R1).
+    pub hooks: Vec<hooks::HookEntry>,
     /// What each layer says about approval (R2).
     pub postures: PostureLayers,
     /// The gateway's settings.
@@ -288,7 +290,9 @@ fn merge(
             .map(|server| (name.clone(), server))
     });
     let servers: BTreeMap<_, _> = servers.collect();
-    let policies = policies(layers, &sources, &servers);
+    let ordered = by_trust(layers);
+    let policies = policies(&ordered, &sources, &servers);
+    let hooks = hooks::resolve(&ordered, &sources, places.path.as_deref(), &mut problems);
     let files = files::resolve(layers, &mut problems);
     let reviewers = reviewer::resolve(layers, places.path.as_deref(), &mut problems);
     warnings.extend(super::matcher::unmatched_servers(layers, &servers));
@@ -302,6 +306,7 @@ fn merge(
         servers,
         plugins: super::plugins::said(layers),
         policies,
+        hooks,
         files,
         reviewers,
         apps: apps::settings(layers),
@@ -314,12 +319,17 @@ fn merge(
     }
 }
 
-/// R1: every layer's policies, the most trusted layer's first. What was found last among equals comes first, so that the
-/// machine's managed file stands before `--managed FILE`.
-fn policies(layers: &[Layer], sources: &[Source], servers: &BTreeMap<ServerName, ResolvedServer>) -> Vec<PolicyEntry> {
+/// The most trusted layer first. What was found last among equals comes first, so that the machine's managed file stands
+/// before `--managed FILE`.
+fn by_trust(layers: &[Layer]) -> Vec<&Layer> {
     let mut ordered: Vec<&Layer> = layers.iter().rev().collect();
     ordered.sort_by_key(|layer| std::cmp::Reverse(layer.reference.kind()));
-    let entries = ordered.into_iter().flat_map(|layer| layer.file.policies.iter().map(move |item| (layer, item)));
+    ordered
+}
+
+/// R1: every layer's policies, the most trusted layer's first.
+fn policies(layers: &[&Layer], sources: &[Source], servers: &BTreeMap<ServerName, ResolvedServer>) -> Vec<PolicyEntry> {
+    let entries = layers.iter().flat_map(|layer| layer.file.policies.iter().map(move |item| (*layer, item)));
     let entry = |(layer, item): (&Layer, &super::parse::PolicyItem)| {
         let matcher = Matcher::new(&item.matches, layer.reference.kind(), servers);
         PolicyEntry::new(item, layer, matcher, Floor::of(&layer.definer, sources))

@@ -1,7 +1,7 @@
 //! Which projects the user trusts, and as what (R7).
 //!
 //! Trusting a project's layer binds its bytes and the bytes of everything that it makes us load, read or run: components,
-//! data, their lock, and every file that a server's command, arguments or environment names, wherever it lies. When any of them changes, appears or goes, the project
+//! data, their lock, and every file that a hook's command or a server's command, arguments or environment names, wherever it lies. When any of them changes, appears or goes, the project
 //! is untrusted again, and the message names the file; its last trusted copy keeps restricting, but defines nothing.
 //! Each nested project folder is trusted by itself. A project's allow and its `${VAR}` references count only as
 //! far as the user granted them (R3, R4).
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::builtin::Builtin;
 use super::discover::{Candidate, Content, LayerText, Places, SessionSources, discover};
+use super::hooks::HookItem;
 use super::open::{OpenError, check_regular, explained};
 use super::parse::{LayerFile, parse};
 use super::problem::Problem;
@@ -32,7 +33,7 @@ pub use super::trust_store::{Grant, TrustError, TrustStore, TrustedProject};
 /// The most files that one layer binds.
 const MAX_FILES: usize = 4096;
 /// The largest file that trust binds, in bytes.
-const MAX_BOUND: u64 = 64 * 1024 * 1024;
+pub(super) const MAX_BOUND: u64 = 64 * 1024 * 1024;
 /// The most texts in a layer's command lines and environments that are looked at as paths.
 const MAX_WORDS: usize = 65_536;
 /// Where the system's own programs lie; what root keeps there is not bound, so that an update needs no new trust.
@@ -66,9 +67,11 @@ pub struct Description {
     pub policies: Vec<String>,
     /// The command line of its auto reviewer, if that is a program.
     pub reviewer: Option<String>,
+    /// Its hooks, by name, with their command lines.
+    pub hooks: Vec<(String, String)>,
     /// Variables of the environment that its servers and its reviewer name; each needs a grant.
     pub variables: BTreeSet<String>,
-    /// Folders that its servers are started with (what lies in them is not bound), and files outside of the project that
+    /// Folders that its servers and hooks are started with (what lies in them is not bound), and files outside of the project that
     /// are not bound: root's own programs, and what is no regular file or too large.
     pub unbound: Vec<PathBuf>,
     /// What is wrong with the layer.
@@ -119,6 +122,7 @@ pub fn describe(places: &Places, path: &Path) -> Result<Description, TrustError>
     Ok(Description {
         servers: parsed.tables().filter(|(_, t)| t.defines()).map(|(n, t)| (n.clone(), command_line(t))).collect(),
         policies: parsed.policies.iter().map(|policy| policy.name.clone()).collect(),
+        hooks: hook_words(&parsed).map(|(name, words)| (name.to_owned(), shown(&words.join(" "), 500))).collect(),
         variables: {
             let key = parsed.settings.reviewer.as_ref().and_then(|reviewer| reviewer.key_env.as_deref());
             parsed.tables().flat_map(|(_, table)| references(table)).chain(key).map(str::to_owned).collect()
@@ -142,6 +146,12 @@ fn command_line(table: &ServerTable) -> String {
     let first = table.command.as_deref().or(table.url.as_ref().map(|url| url.as_written())).unwrap_or_default();
     let args = table.args.iter().flatten().map(|arg| arg.as_written());
     shown(&std::iter::once(first).chain(args).collect::<Vec<_>>().join(" "), 500)
+}
+
+/// The hooks that can be read, with their words.
+fn hook_words(file: &LayerFile) -> impl Iterator<Item = (&str, Vec<String>)> {
+    let words = |item: &'_ HookItem| item.entry.as_ref().ok().and_then(|entry| entry.command.words().ok());
+    file.hooks.iter().filter_map(move |item| Some((item.name.as_str(), words(item)?)))
 }
 
 impl TrustStore {
@@ -224,10 +234,15 @@ fn bound_files(file: &LayerFile, folder: &Path, project: &Path) -> Result<(Vec<B
     let reviewer = reviewer_words(file);
     let reviewed = reviewer.iter().enumerate().filter(|(at, word)| *at > 0 || word.contains('/'));
     let reviewed = (folder.to_owned(), reviewed.map(|(_, word)| word.as_str()).collect());
-    for (cwd, texts) in servers.chain([reviewed]) {
+    // A hook's program is named from its layer's folder, and runs in the project's.
+    let hooks: Vec<Vec<String>> = hook_words(file).map(|(_, words)| words).collect();
+    let programs = hooks.iter().filter_map(|words| words.first()).filter(|program| program.contains('/'));
+    let programs = (folder.to_owned(), programs.map(String::as_str).collect());
+    let args = (project.to_owned(), hooks.iter().flat_map(|words| words.iter().skip(1)).map(String::as_str).collect());
+    for (cwd, texts) in servers.chain([programs, args, reviewed]) {
         let inside = |path: &Path| path.starts_with(project);
         let is_inside = |path: &Path| inside(path) || path.canonicalize().is_ok_and(|real| inside(&real));
-        if !is_inside(&lexical(&cwd)) {
+        if !texts.is_empty() && !is_inside(&lexical(&cwd)) {
             unbound.insert(lexical(&cwd));
         }
         let words: BTreeSet<&str> = texts.into_iter().flat_map(words).take(MAX_WORDS + 1).collect();
@@ -268,13 +283,22 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     parts.flat_map(forms).flatten().map(|word| word.trim_matches(['\'', '"'])).filter(move |word| bare(word))
 }
 
+/// Returns the files that these arguments may name, whether there are such or not.
+pub(super) fn named_files<'a>(args: impl Iterator<Item = &'a str>, cwd: &Path) -> impl Iterator<Item = PathBuf> {
+    args.flat_map(words).take(MAX_WORDS).map(|word| lexical(&cwd.join(word)))
+}
+
 /// Whether a file outside of the project is bound.
 fn can_bind(path: &Path, meta: &std::fs::Metadata) -> bool {
+    meta.is_file() && meta.len() <= MAX_BOUND && !is_roots_own(path, meta)
+}
+
+/// Whether a file is one of the system's own that root keeps.
+pub(super) fn is_roots_own(path: &Path, meta: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let systems = SYSTEM_FOLDERS.iter().any(|folder| real.starts_with(folder));
-    let roots = meta.uid() == 0 && meta.mode() & 0o022 == 0;
-    meta.is_file() && meta.len() <= MAX_BOUND && !(systems && roots)
+    systems && meta.uid() == 0 && meta.mode() & 0o022 == 0
 }
 
 /// Collects the files below a folder; links are followed no further than the file they lead to.
@@ -300,7 +324,7 @@ fn walk(folder: &Path, depth: usize, paths: &mut BTreeSet<PathBuf>) -> Result<()
     Ok(())
 }
 
-fn digest_of(path: &Path) -> Result<Option<Digest>, TrustError> {
+pub(super) fn digest_of(path: &Path) -> Result<Option<Digest>, TrustError> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match open(path, flags, Mode::empty()) {
@@ -314,7 +338,7 @@ fn digest_of(path: &Path) -> Result<Option<Digest>, TrustError> {
 }
 
 /// Removes `.` and `..` by spelling.
-fn lexical(path: &Path) -> PathBuf {
+pub(super) fn lexical(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {

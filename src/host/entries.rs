@@ -1,4 +1,4 @@
-//! What the layers' policy entries say -> the set that decides.
+//! What the layers' policies and hooks say -> the set that decides.
 //!
 //! Promises: every entry is in the set, whatever is wrong with it: one that cannot be loaded refuses what it matches, and its
 //! fault names file, line, layer, policy and component; a layer that cannot be read refuses every call (R8).
@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use super::hooks;
 use super::policies::{ComponentSpec, connector_spec, policy_set, unreadable};
 use super::reviewers;
 use crate::adapters::wasm::{Class, Engine, Limits, builtin};
@@ -80,6 +81,7 @@ pub(super) fn policies_of(
     let apps = resolved.apps.iter().map(connector_baseline).collect();
     let mut set = policy_set(engine, specs, apps, resolved.postures.clone(), refusals(resolved), resolved.digest);
     reviewers::add(&mut set, resolved);
+    hooks::add(&mut set, resolved);
     set
 }
 

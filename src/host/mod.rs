@@ -6,6 +6,7 @@ pub mod asking;
 pub mod build;
 pub mod entries;
 pub mod fleet;
+mod hooks;
 mod http_server;
 pub mod listing;
 mod live;

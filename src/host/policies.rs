@@ -81,7 +81,7 @@ impl Matches for OneTool {
 ///
 /// `specs` may be in any order; those of equally trusted layers keep theirs. `apps` are the built-in connector policies, most
 /// trusted layer first. `configuration` is the digest of whatever they
-/// were made from: what a component is asked about has no digest of its own.
+/// were made from: what a component is asked about has no digest of its own. Hooks are added later.
 #[must_use]
 pub fn policy_set(
     engine: &Engine,

@@ -1,7 +1,8 @@
 //! Reading the configuration, at start and again when it changed (R8, R19).
 //!
 //! Every reading takes all layers anew and loads what they name. A layer of which anything cannot be used stays as it was when
-//! all of it last could, its components and data included; the other layers' changes are in force all the same. A layer that
+//! all of it last could, its components and data included; the other layers' changes are in force all the same. Of a hook its
+//! entry is kept, and its program is whatever is there. A layer that
 //! has been kept for [`MAX_KEPT`] counts as it is: what is wrong with it fails closed. At start there is nothing to keep, so
 //! that a bad entry fails alone.
 //!
@@ -204,7 +205,7 @@ impl Reloader {
     }
 }
 
-/// Every layer of which a component cannot be used, and why.
+/// Every layer of which a component or a hook cannot be used, and why.
 fn failing(policies: &PolicySet) -> impl Iterator<Item = (LayerRef, String)> + '_ {
     fn of<C: ?Sized>(bound: &Bound<C>) -> Option<(LayerRef, String)> {
         let fault: &Fault = bound.component.as_ref().err()?;
@@ -215,7 +216,11 @@ fn failing(policies: &PolicySet) -> impl Iterator<Item = (LayerRef, String)> + '
         let fault = bound.reviewer.as_ref().err()?;
         Some((bound.source.layer.clone(), format!("`{}`: {fault}", bound.source.component)))
     });
-    policies.components.iter().filter_map(of).chain(reviewers)
+    let hooks = policies.hooks.iter().filter_map(|hook| {
+        let fault = hook.program.as_ref().err()?;
+        Some((hook.source.layer.clone(), format!("`{}`: {fault}", hook.source.component)))
+    });
+    policies.components.iter().filter_map(of).chain(reviewers).chain(hooks)
 }
 
 /// What a reading depends on: a change of it is a reason for the next one.
@@ -223,6 +228,7 @@ fn read_from(places: &Places, resolved: &Resolved, files: &ReadFiles) -> BTreeSe
     let layers = resolved.layers.iter().filter_map(|status| status.layer.file());
     let mut all: BTreeSet<PathBuf> = layers.map(PathBuf::from).collect();
     all.extend(places.trust_store());
+    all.extend(resolved.hooks.iter().flat_map(|hook| hook.files()).map(PathBuf::from));
     for entry in &resolved.policies {
         if entry.builtin.is_none() {
             all.insert(entry.component_path());

@@ -10,6 +10,9 @@ use super::decision::microseconds;
 use super::text;
 use super::verdict::{MAX_REASON, Source};
 
+/// How long a hook may run where nobody says. Source: approval-results 3.2.
+pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// When a hook is run. The names are those that users of agents know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum HookEvent {

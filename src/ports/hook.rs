@@ -1,7 +1,6 @@
 //! Hooks as the pipeline knows them: a program that is given a JSON object and says something.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -10,8 +9,6 @@ use crate::model::verdict::Source;
 
 /// The longest text of either output of a hook, in bytes.
 pub const MAX_HOOK_OUTPUT: usize = 1024 * 1024;
-/// How long a hook may run where nobody says. Source: approval-results 3.2.
-pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A command that can be run.
 ///

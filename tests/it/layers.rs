@@ -20,21 +20,21 @@ use tempfile::TempDir;
 use crate::support::write_owned;
 
 /// A machine of its own in a temporary folder.
-struct Machine {
+pub(crate) struct Machine {
     dir: TempDir,
-    places: Places,
-    session: SessionSources,
+    pub(crate) places: Places,
+    pub(crate) session: SessionSources,
 }
 
-const SYSTEM: &str = "etc/config.toml";
-const ORGANISATION: &str = "etc/organisation.toml";
-const MANAGED: &str = "etc/managed.toml";
-const USER: &str = "home/.config/portcullis/config.toml";
-const PROJECT: &str = "home/repo/.portcullis/config.toml";
-const NESTED: &str = "home/repo/sub/.portcullis/config.toml";
+pub(crate) const SYSTEM: &str = "etc/config.toml";
+pub(crate) const ORGANISATION: &str = "etc/organisation.toml";
+pub(crate) const MANAGED: &str = "etc/managed.toml";
+pub(crate) const USER: &str = "home/.config/portcullis/config.toml";
+pub(crate) const PROJECT: &str = "home/repo/.portcullis/config.toml";
+pub(crate) const NESTED: &str = "home/repo/sub/.portcullis/config.toml";
 
 impl Machine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let places = Places {
@@ -56,33 +56,33 @@ impl Machine {
         machine
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(path)
     }
 
-    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         write_owned(&self.path(path), text);
     }
 
-    fn mode(&self, path: &str, mode: u32) {
+    pub(crate) fn mode(&self, path: &str, mode: u32) {
         std::fs::set_permissions(self.path(path), PermissionsExt::from_mode(mode)).unwrap();
     }
 
-    fn with(self, path: &str, text: &str) -> Self {
+    pub(crate) fn with(self, path: &str, text: &str) -> Self {
         self.write(path, text);
         self
     }
 
-    fn flag(mut self, flag: &str) -> Self {
+    pub(crate) fn flag(mut self, flag: &str) -> Self {
         self.session.overrides.push(flag.to_owned());
         self
     }
 
-    fn load(&self) -> Resolved {
+    pub(crate) fn load(&self) -> Resolved {
         load(&self.places, &self.session)
     }
 
-    fn trust(&self, layer: &str, grant: Grant) {
+    pub(crate) fn trust(&self, layer: &str, grant: Grant) {
         let folder = self.path(layer);
         let description = describe(&self.places, folder.parent().unwrap().parent().unwrap()).unwrap();
         let mut store = self.store();
@@ -90,11 +90,11 @@ impl Machine {
         store.save().unwrap();
     }
 
-    fn store(&self) -> TrustStore {
+    pub(crate) fn store(&self) -> TrustStore {
         TrustStore::open(&self.places.trust_store().unwrap(), self.places.user).unwrap()
     }
 
-    fn state(&self, layer: &str) -> LayerState {
+    pub(crate) fn state(&self, layer: &str) -> LayerState {
         let file = self.path(layer);
         self.load().layers.iter().find(|s| s.layer.file() == Some(&file)).unwrap().state.clone()
     }

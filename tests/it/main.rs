@@ -30,6 +30,7 @@ mod fleet;
 mod gateway;
 mod gateway_asks;
 mod golden;
+mod hook_layers;
 mod hook_runs;
 mod hooks;
 mod http;
