@@ -2,6 +2,8 @@ use serde_json::json;
 
 use super::*;
 
+type Wanted = Result<Option<Permission>, HookFaultCode>;
+
 fn exit(code: i32, stdout: &str, stderr: &str) -> HookExit {
     HookExit { code, stdout: stdout.to_owned(), stderr: stderr.to_owned() }
 }
@@ -14,14 +16,14 @@ fn decides(decision: Value) -> HookExit {
     says(&json!({ "hookSpecificOutput": { "hookEventName": "PermissionRequest", "decision": decision } }))
 }
 
-fn deny(why: &str) -> Result<Option<Permission>, HookFaultCode> {
+fn deny(why: &str) -> Wanted {
     Ok(Some(Permission::Deny(why.to_owned())))
 }
 
 #[test]
 fn k01_to_k12_what_a_permission_hook_comes_to() {
     use HookFaultCode::{Exit, OutputInvalid};
-    let rows: [(&str, HookExit, Result<Option<Permission>, HookFaultCode>); 20] = [
+    let rows: [(&str, HookExit, Wanted); 20] = [
         ("K01", exit(0, "", ""), Ok(None)),
         ("K01", exit(0, " \n", "noise"), Ok(None)),
         ("K02", decides(json!({ "behavior": "allow" })), Ok(Some(Permission::Allow))),

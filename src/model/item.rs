@@ -165,6 +165,7 @@ impl CompletedItem {
 }
 
 /// A lifecycle event.
+#[allow(clippy::large_enum_variant, reason = "one is made for each end of a call and then borrowed")]
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Item {

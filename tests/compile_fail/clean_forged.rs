@@ -5,7 +5,8 @@ use portcullis::model::outcome::Outcome;
 use portcullis::pipeline::emit::sanitise::{Clean, CleanAnswer};
 
 fn forge(result: ToolResult) -> Clean {
-    Clean { answer: CleanAnswer::Result(result.clone()), result, outcome: Outcome::Answered }
+    let answer = CleanAnswer::Result(result.clone());
+    Clean { answer, result, outcome: Outcome::Answered, replaced: None, context: Vec::new() }
 }
 
 fn main() {

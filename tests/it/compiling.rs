@@ -132,7 +132,7 @@ fn r41_a_component_whose_compiling_takes_too_long_is_refused() {
 
 #[test]
 fn r41_a_component_whose_compiling_needs_too_much_memory_is_refused() {
-    let fault = refused(Bounds { seconds: 10, mebibytes: 48 }, &heavy(300, 600));
+    let fault = refused(Bounds { seconds: 10, mebibytes: 48 }, &heavy(4, 10_000));
     assert_eq!(fault.code, FaultCode::Budget, "{fault}");
     assert!(fault.detail.contains("for want of memory (48 MiB)"), "{fault}");
 }

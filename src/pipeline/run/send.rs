@@ -72,7 +72,7 @@ impl Call<'_> {
         let raw = answered?;
         let (catalog, observatory) = (&*pipeline.catalog, &*pipeline.observatory);
         let finishing =
-            Finishing { catalog, observatory, stated: &stated, call: &self.request.id, tool: &tool, kind, arguments };
+            Finishing { catalog, observatory, stated, call: &self.request.id, tool: &tool, kind, arguments };
         let (clean, voices) = finishing.clean(raw).await;
         if let Some(started) = &mut self.started {
             started.sanitised(voices);
