@@ -23,6 +23,7 @@ use portcullis::host::wire::model_view;
 use portcullis::model::item::Item;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{CallId, ServerName};
+use portcullis::model::posture::Channel;
 use portcullis::pipeline::admit::exposure::Exposing;
 use portcullis::ports::reviewer::{Question, Reply, Reviewer};
 use rmcp::model::{
@@ -173,7 +174,9 @@ impl Reviewer for Person {
         let answer = if allows { "yes" } else { "no" };
         say("person", &json!(format!("{} {}? {answer} ({})", question.tool, question.arguments, why.join("; "))));
         match (allows, question.options.first()) {
-            (true, Some(narrowest)) => Reply::Allowed { remember: *narrowest, approver: "the person".to_owned() },
+            (true, Some(narrowest)) => {
+                Reply::Allowed { remember: *narrowest, approver: "the person".to_owned(), channel: Channel::Program }
+            }
             _ => Reply::Declined,
         }
     }

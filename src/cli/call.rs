@@ -30,7 +30,7 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
     let host = Host::start(parts);
     let mut reviewer = terminal::reviewer();
     if resolved.queue.value.unwrap_or(false) {
-        reviewer = desk.beside(reviewer);
+        reviewer = desk.patient().beside(reviewer);
     }
     let session = host.session(local_caller(), reviewer);
     let target = Target::from(reference.clone());

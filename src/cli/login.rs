@@ -164,9 +164,9 @@ impl Found {
     }
 }
 
-/// A variable of our environment; one that is not Unicode counts as not set.
+/// A variable of our environment; one that is not Unicode counts as not set, and so does the approver key.
 pub(super) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+    portcullis::host::approver::variable(name)
 }
 
 /// Says why a server is not logged in to.

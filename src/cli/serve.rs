@@ -29,7 +29,11 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
     let searching = Searching::of(&resolved.gateway);
-    let desk = resolved.queue.value.unwrap_or(true).then_some(desk);
+    let desk = match resolved.queue.value {
+        Some(false) => None,
+        Some(true) => Some(desk.patient()),
+        None => Some(desk),
+    };
     // Ends with the host, or when serving ends.
     tokio::spawn(Watch::new(&host, reloader, &resolved, logins).run(shutdown.clone()));
     tokio::spawn(warn(Arc::clone(&host), resolved, shutdown.clone()));

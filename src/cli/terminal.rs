@@ -11,6 +11,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use portcullis::gateway::question::{Choice, question_text};
+use portcullis::model::posture::Channel;
 use portcullis::model::verdict::Remember;
 use portcullis::ports::reviewer::{NobodyThere, Question, Reply, Reviewer};
 
@@ -81,7 +82,11 @@ impl Terminal {
             let chosen = offered.iter().find(|choice| line == letter(**choice) || line == choice.word());
             match chosen {
                 Some(Choice::Allow(remember)) => {
-                    return Ok(Reply::Allowed { remember: *remember, approver: "terminal".to_owned() });
+                    return Ok(Reply::Allowed {
+                        remember: *remember,
+                        approver: "terminal".to_owned(),
+                        channel: Channel::Terminal,
+                    });
                 }
                 Some(Choice::Decline) => return Ok(Reply::Declined),
                 None => self.say("That is none of the answers.\n")?,
@@ -112,6 +117,9 @@ pub(crate) struct TerminalReviewer(Arc<Mutex<Terminal>>);
 #[async_trait]
 impl Reviewer for TerminalReviewer {
     async fn ask(&self, question: &Question) -> Reply {
+        if !question.may_be_answered_by(Channel::Terminal) {
+            return Reply::Nobody;
+        }
         let (terminal, question) = (Arc::clone(&self.0), question.clone());
         // A thread that waits for a key cannot be interrupted; it ends with the process.
         let asked = tokio::task::spawn_blocking(move || terminal.lock().ask(&question)).await;
@@ -178,6 +186,7 @@ mod tests {
             asks: vec![StandingAsk { key: AskKey { source, rule: None }, ask, fault: None, strict: false }],
             reviewers: Reviewers::PERSON,
             options: vec![Remember::Never, Remember::Session],
+            channels: Channel::ALL.into(),
             deadline: Duration::from_secs(1),
         }
     }
@@ -193,7 +202,8 @@ mod tests {
 
     #[test]
     fn r20_only_an_offered_answer_chooses() {
-        let allowed = |remember| Reply::Allowed { remember, approver: "terminal".to_owned() };
+        let allowed =
+            |remember| Reply::Allowed { remember, approver: "terminal".to_owned(), channel: Channel::Terminal };
         assert_eq!(answered("a\n").0, allowed(Remember::Never));
         assert_eq!(answered("allow-for-session\n").0, allowed(Remember::Session));
         assert_eq!(answered("yes\n\ns\n").0, allowed(Remember::Session));

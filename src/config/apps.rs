@@ -72,6 +72,12 @@ pub struct AppSettings {
     pub settings: Value,
 }
 
+/// Returns who answers the asks of single Apps, by id, `_default` included.
+pub(crate) fn reviewers(apps: Option<&AppsTable>) -> BTreeMap<String, Reviewer> {
+    let tables = apps.into_iter().flat_map(|apps| apps.iter());
+    tables.filter_map(|(name, table)| Some((name.clone(), table.approvals_reviewer?))).collect()
+}
+
 /// Whether a text can be an app's id or a tool's name.
 pub(crate) fn is_app_key(text: &str) -> bool {
     (1..=256).contains(&text.chars().count())

@@ -3,6 +3,8 @@
 //! Every struct refuses unknown keys, and every key is optional: unset means that the layer leaves it to others. What
 //! later work builds is not here; its sections are refused by name ([`NOT_ENFORCED`]) rather than read and ignored.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use super::requirements::may_require;
 use super::requirements_keys::{DelegateTable, RequirementsTable};
 use super::reviewer::ReviewerTable;
 use crate::model::layer::LayerKind;
-use crate::model::posture::{ApprovalPolicy, Profile, Reviewer};
+use crate::model::posture::{ApprovalPolicy, Channel, Profile, Reviewer};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
 pub const NOT_ENFORCED: [&str; 2] = ["granular", "records"];
@@ -79,8 +81,10 @@ pub struct GatewayTable {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalsTable {
-    /// Whether questions also wait in the queue that `portcullis approvals` answers, until `limits.ask_timeout_sec`. Any layer may switch it off; only one whose allows count may switch it on. Builtin: on for `serve`, off for `call`, which ends at once where there is nobody at a terminal.
+    /// Whether questions are also in the queue that `portcullis approvals` answers, until `limits.ask_timeout_sec`. `true`: a call that reaches nobody else waits there as well. Any layer may switch it off; only one whose allows count may switch it on. Builtin: for `serve` on, but a call that reaches nobody ends at once, and a later allow holds for the same call once; for `call` off.
     pub queue: Option<bool>,
+    /// Who may answer what this layer asks, of `elicitation` (the client of the session), `terminal` (that of the process which makes the call), `queue` (`portcullis approvals`) and `program` (one that embeds the host). Where several layers ask, only those that all of them name (R20). Unset: everybody.
+    pub channels: Option<BTreeSet<Channel>>,
 }
 
 /// When the gateway's tools are found by search.
@@ -130,6 +134,11 @@ impl Settings {
         }
         if gateway.and_then(|g| g.search_from).is_some_and(|n| !(1..=1_000_000).contains(&n)) {
             faults.push(("gateway.search_from", "must lie between 1 and 1000000".to_owned()));
+        }
+        if self.approvals.as_ref().and_then(|a| a.channels.as_ref()).is_some_and(BTreeSet::is_empty) {
+            let message =
+                "names nobody, so that nothing could ever be agreed to; name a channel, or set `approval_policy`";
+            faults.push(("approvals.channels", message.to_owned()));
         }
         let limits = self.limits.clone().unwrap_or_default();
         if let Some(fault) = limits.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).err()) {

@@ -148,6 +148,8 @@ impl ReviewerTable {
 pub struct ReviewerEntry {
     /// The layer that vouches for it: whose asks it may satisfy is told by this (R22).
     pub layer: LayerRef,
+    /// Whether its allow may take the place of a person's (R3).
+    pub may_allow: bool,
     /// Its name.
     pub name: String,
     /// Whether its denial may be appealed to a person.
@@ -233,7 +235,7 @@ fn entry(layer: &Layer, table: &ReviewerTable, path: Option<&OsStr>, problems: &
     };
     let told = json!([layer.definer, name, kind, appeal, timeout.map(|time| time.as_millis() as u64), told]);
     let digest = Digest::of(told.to_string().as_bytes());
-    ReviewerEntry { layer: layer.definer.clone(), name, appeal, timeout, kind, way, digest }
+    ReviewerEntry { layer: layer.definer.clone(), may_allow: layer.may_allow, name, appeal, timeout, kind, way, digest }
 }
 
 /// Key below the table, and message.

@@ -93,6 +93,10 @@ impl List<'_> {
             word("approval_policy", own.policy.map(spelled));
             word("approvals_reviewer", own.reviewer.map(spelled));
             word("permission_profile", own.profile.map(spelled));
+            if let Some(channels) = &own.channels {
+                let words: Vec<String> = channels.iter().map(|channel| channel.as_str().to_owned()).collect();
+                self.push("approvals.channels", words, &own.layer);
+            }
             if let Some(strict) = own.strict_review {
                 self.push("strict_auto_review", strict, &own.layer);
             }

@@ -354,6 +354,8 @@ fn posture(layer: &Layer, servers: &BTreeMap<ServerName, ResolvedServer>) -> Lay
         profile: settings.permission_profile,
         strict_review: settings.strict_auto_review,
         reviewer: settings.approvals_reviewer,
+        app_reviewers: apps::reviewers(settings.apps.as_ref()),
+        channels: settings.approvals.as_ref().and_then(|approvals| approvals.channels.clone()),
         modes,
         ..LayerPosture::silent(layer.reference.clone(), layer.may_allow)
     }

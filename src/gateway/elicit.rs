@@ -20,6 +20,7 @@ use super::parked::Told;
 use super::question::{Choice, question_text};
 use super::way::Way;
 use crate::model::answerable::Answerable;
+use crate::model::posture::Channel;
 use crate::model::text::shown;
 use crate::model::verdict::Remember;
 use crate::ports::reviewer::{Question, Reply, Reviewer};
@@ -121,7 +122,7 @@ fn reply(question: &Question, answer: &Value, approver: &str) -> Reply {
     });
     // One refusal among them refuses; nothing said chooses nothing.
     match allows.collect::<Option<Vec<_>>>().and_then(|allowed| allowed.into_iter().min()) {
-        Some(remember) => Reply::Allowed { remember, approver: approver.to_owned() },
+        Some(remember) => Reply::Allowed { remember, approver: approver.to_owned(), channel: Channel::Elicitation },
         None => Reply::Declined,
     }
 }
@@ -129,7 +130,7 @@ fn reply(question: &Question, answer: &Value, approver: &str) -> Reply {
 #[async_trait]
 impl Reviewer for ElicitationReviewer {
     async fn ask(&self, question: &Question) -> Reply {
-        if !self.can_ask {
+        if !self.can_ask || !question.may_be_answered_by(Channel::Elicitation) {
             return Reply::Nobody;
         }
         tokio::select! {

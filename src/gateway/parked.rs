@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::rounds::Run;
 use crate::model::arguments::Arguments;
@@ -119,6 +120,8 @@ type Nonce = [u8; 16];
 struct Waiting {
     run: Box<Run>,
     asks: BTreeMap<String, Ask>,
+    /// When its state ends.
+    until: Instant,
 }
 
 /// The calls of one session that wait.
@@ -165,7 +168,7 @@ impl Parked {
         let entry = |ask: &Ask| json!({ "method": ask.method, "params": ask.params });
         let requests: serde_json::Map<String, Value> =
             asks.iter().map(|(key, ask)| (key.clone(), entry(ask))).collect();
-        waiting.insert(nonce, Waiting { run, asks });
+        waiting.insert(nonce, Waiting { run, asks, until: Instant::now() + lasts });
         Ok(json!({ "resultType": "input_required", "inputRequests": requests, "requestState": state }).to_string())
     }
 
@@ -175,7 +178,7 @@ impl Parked {
         let codec = self.codec.as_ref().filter(|_| state.len() <= MAX_STATE).ok_or(BadState::Foreign)?;
         let nonce = codec.open_with(&state, binding.as_bytes()).map_err(|error| bad(&error))?;
         let nonce = Nonce::try_from(nonce).map_err(|_| BadState::Foreign)?;
-        let Waiting { run, asks } = self.waiting.lock().remove(&nonce).ok_or(BadState::Spent)?;
+        let Waiting { run, asks, until: _ } = self.waiting.lock().remove(&nonce).ok_or(BadState::Spent)?;
         for (key, ask) in asks {
             let result = responses.remove(&key);
             let told = result.map_or(Told::Missing, |raw| Told::Result(raw.get().into()));
@@ -185,7 +188,14 @@ impl Parked {
         Ok(run)
     }
 
-    /// Clears the place of a run that has ended.
+    /// Returns until when a run that has ended keeps its place, if it is parked: its client fetches what came of it with the
+    /// state that it has. Somebody else may have answered meanwhile.
+    pub(super) fn until(&self, run: u64) -> Option<Instant> {
+        let waiting = self.waiting.lock();
+        waiting.values().filter(|entry| entry.run.number() == run).map(|entry| entry.until).max()
+    }
+
+    /// Clears the place of a run.
     pub(super) fn forget(&self, run: u64) {
         let ended: Vec<Waiting> = {
             let mut waiting = self.waiting.lock();

@@ -173,6 +173,7 @@ pub(super) mod tests {
             asks: vec![ask],
             reviewers: Reviewers::PERSON,
             options: options.to_vec(),
+            channels: crate::model::posture::Channel::ALL.into(),
             deadline: Duration::from_secs(1),
         }
     }

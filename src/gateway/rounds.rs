@@ -60,9 +60,14 @@ impl Run {
                     running.await
                 }
             };
-            parked.forget(number);
-            // Parked, its client may never come back.
             let _ = tell.send(ended);
+            // Parked, its client may come back for what came of it, or never.
+            if let Some(until) = parked.until(number) {
+                tokio::spawn(async move {
+                    let _over = stop.run_until_cancelled(tokio::time::sleep_until(until)).await;
+                    parked.forget(number);
+                });
+            }
         });
         Box::new(Self { number, asks, ended, steps, _guard: cancel.clone().drop_guard(), cancel })
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::question::{Choice, question_text};
+use crate::model::posture::Channel;
 use crate::model::verdict::Remember;
 use crate::ports::reviewer::{Question, Reply, Reviewer};
 
@@ -68,6 +69,9 @@ impl FallbackReviewer {
 #[async_trait]
 impl Reviewer for FallbackReviewer {
     async fn ask(&self, question: &Question) -> Reply {
+        if !question.may_be_answered_by(Channel::Program) {
+            return Reply::Nobody;
+        }
         // A channel that is asked for more than it can show offers what it can.
         let mut question = question.clone();
         question.options.retain(|option| label(*option).is_some());
@@ -79,7 +83,9 @@ impl Reviewer for FallbackReviewer {
             .copied()
             .filter(|option| label(*option).is_some_and(|label| chosen.iter().any(|chosen| chosen == label)));
         match picked.max() {
-            Some(remember) if !cancels => Reply::Allowed { remember, approver: self.approver.clone() },
+            Some(remember) if !cancels => {
+                Reply::Allowed { remember, approver: self.approver.clone(), channel: Channel::Program }
+            }
             _ => Reply::Cancelled,
         }
     }
@@ -176,8 +182,11 @@ mod tests {
             ("not offered", Some(&["Allow for this session"]), &[Never], None),
         ];
         for (row, labels, offered, expected) in rows {
-            let expected =
-                expected.map_or(Reply::Cancelled, |remember| Reply::Allowed { remember, approver: "me".to_owned() });
+            let expected = expected.map_or(Reply::Cancelled, |remember| Reply::Allowed {
+                remember,
+                approver: "me".to_owned(),
+                channel: Channel::Program,
+            });
             assert_eq!(answered(labels, offered).0, expected, "{row}");
         }
     }

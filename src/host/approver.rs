@@ -22,7 +22,8 @@ const FILE: &str = "approver.key";
 const MAX_FILE: u64 = 128;
 
 /// Returns a variable of the environment, for what a configuration names. The approver key counts as not set.
-pub(super) fn variable(name: &str) -> Option<String> {
+#[must_use]
+pub fn variable(name: &str) -> Option<String> {
     (name != VARIABLE).then(|| std::env::var(name).ok()).flatten()
 }
 

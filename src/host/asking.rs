@@ -1,7 +1,7 @@
 //! Asking in two places at once: a channel of the session, and the queue that `approvals` answers.
 //!
 //! The first valid answer wins, and the queue decides which that is: a channel's answer goes through it too. A channel that
-//! reaches nobody leaves the question in the queue. Whoever waits holds a lease there; when the caller goes, the future is
+//! reaches nobody leaves the question in the queue, where a patient desk waits for it. Whoever waits holds a lease there; when the caller goes, the future is
 //! dropped, the question is without requester and stays until its deadline (R21). A channel that calls the asking off
 //! ends the call in the same way. A queue that cannot take the question is not used, and the log says so.
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::model::posture::Channel;
 use crate::model::verdict::Remember;
 use crate::ports::asks::{Answer, Asks, Decision, NotAnswered, Polled};
 use crate::ports::clock::Clock;
@@ -25,6 +26,7 @@ const CHANNEL: &str = "the session's own channel";
 pub struct Desk {
     asks: Arc<dyn Asks>,
     clock: Arc<dyn Clock>,
+    patient: bool,
 }
 
 impl std::fmt::Debug for Desk {
@@ -37,7 +39,14 @@ impl Desk {
     /// Makes a desk over a queue.
     #[must_use]
     pub fn new(asks: Arc<dyn Asks>, clock: Arc<dyn Clock>) -> Self {
-        Self { asks, clock }
+        Self { asks, clock, patient: false }
+    }
+
+    /// Waits for an answer from the queue even where the channel reaches nobody. Else such a call ends at once; its question
+    /// stays, and an allow that comes later holds for the same call once (R21).
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { patient: true, ..self }
     }
 
     /// Returns a channel that asks here, and through `channel`.
@@ -68,11 +77,11 @@ impl Desk {
     }
 
     /// The channel has an answer: it counts if it is the first.
-    fn settle(&self, question: &Question, decision: Decision, approver: &str) -> Reply {
+    fn settle(&self, question: &Question, decision: Decision, approver: &str, channel: Channel) -> Reply {
         let answer = Answer { decision, approver: approver.to_owned(), own: true };
         let now_ms = self.now_ms();
         match self.asks.answer(&question.id, &answer, now_ms) {
-            Ok(_) => said(decision, approver.to_owned()),
+            Ok(_) => said(decision, approver.to_owned(), channel),
             Err(NotAnswered::Already(_)) => match self.asks.poll(&question.id, now_ms) {
                 Ok(polled) => reply(polled),
                 Err(error) => unsettled(decision, &error),
@@ -94,14 +103,14 @@ fn unsettled(decision: Decision, error: &dyn std::error::Error) -> Reply {
 
 fn reply(polled: Polled) -> Reply {
     match polled {
-        Polled::Answer { decision, approver } => said(decision, approver),
+        Polled::Answer { decision, approver } => said(decision, approver, Channel::Queue),
         Polled::Nothing | Polled::Over => Reply::Expired,
     }
 }
 
-fn said(decision: Decision, approver: String) -> Reply {
+fn said(decision: Decision, approver: String, channel: Channel) -> Reply {
     match decision {
-        Decision::Allow(remember) => Reply::Allowed { remember, approver },
+        Decision::Allow(remember) => Reply::Allowed { remember, approver, channel },
         Decision::Deny => Reply::Declined,
     }
 }
@@ -114,6 +123,9 @@ struct Asking {
 #[async_trait]
 impl Reviewer for Asking {
     async fn ask(&self, question: &Question) -> Reply {
+        if !question.may_be_answered_by(Channel::Queue) {
+            return self.channel.ask(question).await;
+        }
         let now_ms = self.desk.now_ms();
         let lives_ms = u64::try_from(question.deadline.as_millis()).unwrap_or(u64::MAX);
         if let Err(why) = self.desk.asks.open(question, now_ms, now_ms.saturating_add(lives_ms)) {
@@ -128,11 +140,16 @@ impl Reviewer for Asking {
             said = self.desk.wait(waits.id) => return said,
         };
         match said {
-            Reply::Allowed { remember, approver } if question.options.contains(&remember) => {
-                self.desk.settle(question, Decision::Allow(remember), &approver)
+            Reply::Allowed { remember, approver, channel }
+                if question.options.contains(&remember) && question.may_be_answered_by(channel) =>
+            {
+                self.desk.settle(question, Decision::Allow(remember), &approver, channel)
             }
-            Reply::Allowed { .. } | Reply::Declined => self.desk.settle(question, Decision::Deny, CHANNEL),
-            Reply::Nobody => self.desk.wait(waits.id).await,
+            Reply::Allowed { .. } | Reply::Declined => {
+                self.desk.settle(question, Decision::Deny, CHANNEL, Channel::Program)
+            }
+            Reply::Nobody if self.desk.patient => self.desk.wait(waits.id).await,
+            Reply::Nobody => said,
             Reply::Cancelled | Reply::Expired => said,
         }
     }

@@ -56,12 +56,13 @@ fn question() -> Question {
         asks: Vec::new(),
         reviewers: Reviewers::PERSON,
         options: vec![Remember::Never],
+        channels: Channel::ALL.into(),
         deadline: Duration::from_secs(600),
     }
 }
 
 fn desk() -> Desk {
-    Desk::new(Arc::new(in_memory(Arc::new(MemoryGrants::default()))), Arc::new(SystemClock))
+    Desk::new(Arc::new(in_memory(Arc::new(MemoryGrants::default()))), Arc::new(SystemClock)).patient()
 }
 
 fn answer(desk: &Desk, decision: Decision) {
@@ -70,7 +71,7 @@ fn answer(desk: &Desk, decision: Decision) {
 }
 
 fn allowed(approver: &str) -> Reply {
-    Reply::Allowed { remember: Remember::Never, approver: approver.to_owned() }
+    Reply::Allowed { remember: Remember::Never, approver: approver.to_owned(), channel: Channel::Program }
 }
 
 fn state(desk: &Desk) -> AskState {
@@ -85,7 +86,8 @@ async fn r21_an_answer_from_the_queue_withdraws_the_channels_question() {
     let mut asking = both.ask(&asked);
     assert!(futures::poll!(&mut asking).is_pending());
     answer(&desk, Decision::Allow(Remember::Never));
-    assert_eq!(asking.await, allowed("ann"));
+    let by_the_queue = |reply| matches!(reply, Reply::Allowed { channel: Channel::Queue, .. });
+    assert!(by_the_queue(asking.await));
     assert!(withdrawn.load(Ordering::SeqCst));
 }
 
@@ -120,6 +122,23 @@ async fn r21_a_caller_that_goes_leaves_its_question_without_requester() {
     assert!(desk.asks.get("ask_1").unwrap().unwrap().is_awaited(desk.now_ms()));
     drop(asking);
     assert!(!desk.asks.get("ask_1").unwrap().unwrap().is_awaited(desk.now_ms()));
+    assert_eq!(state(&desk), AskState::Pending);
+    answer(&desk, Decision::Allow(Remember::Never));
+    assert!(matches!(state(&desk), AskState::Answered { outcome: crate::ports::asks::Delivery::Granted(_), .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r20_a_question_that_the_queue_may_not_answer_is_not_in_it() {
+    let desk = desk();
+    let asked = Question { channels: [Channel::Program].into(), ..question() };
+    assert_eq!(desk.beside(Arc::new(Says(allowed("me")))).ask(&asked).await, allowed("me"));
+    assert!(desk.asks.get("ask_1").unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn r21_where_nobody_is_reached_the_call_ends_and_its_question_stays() {
+    let desk = Desk { patient: false, ..desk() };
+    assert_eq!(desk.beside(Arc::new(NobodyThere)).ask(&question()).await, Reply::Nobody);
     assert_eq!(state(&desk), AskState::Pending);
     answer(&desk, Decision::Allow(Remember::Never));
     assert!(matches!(state(&desk), AskState::Answered { outcome: crate::ports::asks::Delivery::Granted(_), .. }));

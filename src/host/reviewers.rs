@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::approver;
 use super::network::client_builder;
 use crate::adapters::review::{CommandReviewer, Endpoint, HttpReviewer, Program, SamplingReviewer, Within};
 use crate::config::Resolved;
@@ -36,12 +37,12 @@ fn bound(entry: &ReviewerEntry) -> BoundReviewer {
         }
     };
     let asks_own_client = entry.kind == ReviewerKind::Sampling;
-    BoundReviewer { source, asks_own_client, appeal: entry.appeal, reviewer }
+    BoundReviewer { source, may_allow: entry.may_allow, asks_own_client, appeal: entry.appeal, reviewer }
 }
 
 fn reviewer(way: &ReviewerWay, entry: &ReviewerEntry) -> Arc<dyn AutoReviewer> {
     // A variable that is not Unicode counts as not set.
-    let variable = |name: &str| std::env::var(name).ok();
+    let variable = approver::variable;
     let reviewer: Arc<dyn AutoReviewer> = match way {
         ReviewerWay::Sampling => Arc::new(SamplingReviewer),
         ReviewerWay::Command { program, words, folder, key_env, bound } => {

@@ -1,7 +1,7 @@
 //! What a hook said, read from how its program ended (approval-results 3.1, 3.2, 10; R18).
 //!
 //! Exit code 0 with nothing, or with plain text, is no opinion. What begins like JSON must be the exact object of its event:
-//! anything else is a failure, never half an answer. Exit code 2 says no, with the reason on stderr. Every other end is a
+//! anything else is a failure, never half an answer, and so is text with a line in it that begins like JSON. Exit code 2 says no, with the reason on stderr. Every other end is a
 //! failure.
 
 use serde::Deserialize;
@@ -59,6 +59,15 @@ pub fn hook_name(namespace: Option<&str>, name: &str) -> String {
         None => name.to_owned(),
     };
     if joined.starts_with("mcp__") { joined } else { format!("mcp__{joined}") }
+}
+
+/// Makes the name that a tool has for hooks whatever else is in the catalog: that of its raw server and name, with `_` for
+/// what no name may hold. A server that comes beside it can change the other name ([`hook_name`]), not this one.
+#[must_use]
+pub fn plain_hook_name(server: &str, tool: &str) -> String {
+    let plain =
+        |text: &str| -> String { text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect() };
+    hook_name(Some(&format!("mcp__{}", plain(server))), &plain(tool))
 }
 
 /// Returns a call's arguments as hooks are told of them: `{}` for none, a value for JSON, else the text itself.
@@ -174,6 +183,11 @@ fn ended(exit: &HookExit) -> Result<Ended, HookFault> {
     }
     let text = exit.stdout.trim();
     if !text.starts_with(['{', '[']) {
+        // An answer with something before it was meant to be one: taken for plain text, a deny would be lost.
+        let later = text.lines().any(|line| line.trim_start().starts_with(['{', '[']));
+        if later || text.starts_with('\u{feff}') {
+            return Err(invalid("there is text before what looks like its answer; it must print that alone"));
+        }
         return Ok(Ended::Nothing);
     }
     // One key twice would say two things.

@@ -55,7 +55,8 @@ fn r18_what_looks_like_json_and_is_not_the_exact_object_is_a_failure() {
     let allow = r#"{"hookSpecificOutput":{"hookEventName":"PermissionRequest","decision":{"behavior":"allow"}}}"#;
     assert_eq!(permission(&exit(0, allow, "")), Ok(Some(Permission::Allow)));
     let bad = [
-        // Text before it makes it plain text, which is no opinion; text after it, two objects or another kind do not.
+        format!("checking...\n{allow}"),
+        format!("\u{feff}{allow}"),
         format!("{allow} and that is it"),
         format!("{allow}{allow}"),
         format!("[{allow}]"),
@@ -69,7 +70,7 @@ fn r18_what_looks_like_json_and_is_not_the_exact_object_is_a_failure() {
         let said = permission(&exit(0, &text, "")).map_err(|fault| fault.code);
         assert_eq!(said, Err(HookFaultCode::OutputInvalid), "{}", text::prefix(&text, 200));
     }
-    assert_eq!(permission(&exit(0, &format!("checking...\n{allow}"), "")), Ok(None));
+    assert_eq!(permission(&exit(0, "checking {braces} and [brackets]\nfine", "")), Ok(None));
 }
 
 fn ahead(own: &Value) -> HookExit {

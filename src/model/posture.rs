@@ -1,6 +1,6 @@
 //! What the configuration says about approval: policy, profile, mode, reviewer. The baseline decides on these.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,36 @@ pub enum Reviewer {
     AutoReview,
 }
 
+/// Where a person's answer comes from (`approvals.channels`, R20).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Channel {
+    /// The client of the session, by MCP elicitation.
+    Elicitation,
+    /// The terminal of the process that makes the call.
+    Terminal,
+    /// Another terminal, by `portcullis approvals`.
+    Queue,
+    /// The program that embeds the host.
+    Program,
+}
+
+impl Channel {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Elicitation, Self::Terminal, Self::Queue, Self::Program];
+
+    /// Returns the word as configuration spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Elicitation => "elicitation",
+            Self::Terminal => "terminal",
+            Self::Queue => "queue",
+            Self::Program => "program",
+        }
+    }
+}
+
 /// One layer's view of a call: what the baseline is asked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct Posture {
@@ -123,6 +153,10 @@ pub struct LayerPosture {
     pub strict_review: Option<bool>,
     /// `approvals_reviewer`.
     pub reviewer: Option<Reviewer>,
+    /// `apps.NAME.approvals_reviewer`, by connector, `_default` included.
+    pub app_reviewers: BTreeMap<String, Reviewer>,
+    /// `approvals.channels`: who may answer what this layer asks; unset: everybody.
+    pub channels: Option<BTreeSet<Channel>>,
     /// The modes for each server.
     pub modes: BTreeMap<ServerName, ServerModes>,
 }
@@ -138,6 +172,8 @@ impl LayerPosture {
             profile: None,
             strict_review: None,
             reviewer: None,
+            app_reviewers: BTreeMap::new(),
+            channels: None,
             modes: BTreeMap::new(),
         }
     }
@@ -210,10 +246,31 @@ impl PostureLayers {
         self.layers.iter().find(|layer| layer.strict_review == Some(true)).map(|layer| &layer.layer)
     }
 
-    /// Returns who answers an ask that names nobody: the most trusted layer's choice, else a person.
+    /// Returns the channels that may answer a question in which all of these layers ask: those that every one of them names
+    /// (R20).
     #[must_use]
-    pub fn reviewer(&self) -> Reviewer {
-        self.layers.iter().find_map(|layer| layer.reviewer).unwrap_or_default()
+    pub fn channels<'a>(&self, asking: impl IntoIterator<Item = &'a LayerRef>) -> BTreeSet<Channel> {
+        let mut channels = BTreeSet::from(Channel::ALL);
+        for layer in asking {
+            let own = self.layers.iter().filter(|own| own.layer == *layer).filter_map(|own| own.channels.as_ref());
+            own.for_each(|named| channels.retain(|channel| named.contains(channel)));
+        }
+        channels
+    }
+
+    /// Returns who answers an ask that names nobody, about a tool of this connector if it is an App's: what the most trusted
+    /// layer says of the connector, else of Apps in general, else of everything; else a person (approval-results 3.3).
+    ///
+    /// That the auto reviewer answers in a person's place loosens, so only layers that may allow can say it (R2, R3).
+    #[must_use]
+    pub fn reviewer(&self, connector: Option<&str>) -> Reviewer {
+        let first = |said: &dyn Fn(&LayerPosture) -> Option<Reviewer>| {
+            let counts = |layer: &LayerPosture, said: Reviewer| said == Reviewer::User || layer.may_allow;
+            self.layers.iter().find_map(|layer| said(layer).filter(|said| counts(layer, *said)))
+        };
+        let of_app = |name: &str| first(&|layer| layer.app_reviewers.get(name).copied());
+        let of_apps = connector.and_then(|connector| of_app(connector).or_else(|| of_app("_default")));
+        of_apps.or_else(|| first(&|layer| layer.reviewer)).unwrap_or_default()
     }
 }
 
@@ -236,6 +293,47 @@ mod tests {
 
     fn kinds(postures: &[(LayerRef, Posture)]) -> Vec<(LayerKind, ApprovalMode)> {
         postures.iter().map(|(layer, posture)| (layer.kind(), posture.mode)).collect()
+    }
+
+    #[test]
+    fn r3_only_a_layer_that_may_allow_puts_the_auto_reviewer_in_a_persons_place() {
+        let says = |kind, reviewer| LayerPosture { reviewer: Some(reviewer), ..layer(kind) };
+        let of = |layers: Vec<LayerPosture>| PostureLayers::new(layers).reviewer(None);
+        assert_eq!(of(vec![says(LayerKind::Project, Reviewer::AutoReview)]), Reviewer::User);
+        assert_eq!(of(vec![says(LayerKind::User, Reviewer::AutoReview)]), Reviewer::AutoReview);
+        let both = vec![says(LayerKind::Managed, Reviewer::User), says(LayerKind::User, Reviewer::AutoReview)];
+        assert_eq!(of(both), Reviewer::User);
+    }
+
+    #[test]
+    fn an_apps_own_reviewer_comes_before_that_of_apps_in_general_and_of_everything() {
+        let apps = [("_default", Reviewer::AutoReview), ("bank", Reviewer::User)];
+        let user = LayerPosture {
+            app_reviewers: apps.map(|(name, reviewer)| (name.to_owned(), reviewer)).into(),
+            ..layer(LayerKind::User)
+        };
+        let layers = PostureLayers::new(vec![user]);
+        let of = |connector| layers.reviewer(connector);
+        assert_eq!((of(Some("bank")), of(Some("calendar"))), (Reviewer::User, Reviewer::AutoReview));
+        assert_eq!(of(None), Reviewer::User);
+    }
+
+    #[test]
+    fn r20_only_channels_that_every_asking_layer_names_may_answer() {
+        let naming = |kind, channels: &[Channel]| LayerPosture {
+            channels: Some(channels.iter().copied().collect()),
+            ..layer(kind)
+        };
+        let managed = naming(LayerKind::Managed, &[Channel::Queue, Channel::Terminal]);
+        let user = naming(LayerKind::User, &[Channel::Queue, Channel::Elicitation]);
+        let layers = PostureLayers::new(vec![managed, user, layer(LayerKind::Project)]);
+        let of = |kinds: &[LayerKind]| {
+            let asking: Vec<LayerRef> = kinds.iter().map(|kind| LayerRef::new(*kind)).collect();
+            layers.channels(&asking).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[LayerKind::Project]), Channel::ALL);
+        assert_eq!(of(&[LayerKind::Managed]), [Channel::Terminal, Channel::Queue]);
+        assert_eq!(of(&[LayerKind::Managed, LayerKind::User]), [Channel::Queue]);
     }
 
     #[test]

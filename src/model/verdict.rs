@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::layer::LayerRef;
+use super::layer::{LayerKind, LayerRef};
 use super::posture::ApprovalMode;
 
 /// The longest rule id, in bytes.
@@ -246,6 +246,9 @@ pub enum OnFailure {
     Ask,
 }
 
+/// The component that stands for rules of the host's own.
+pub const HOST: &str = "host";
+
 /// Which component of which layer spoke.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Source {
@@ -287,6 +290,17 @@ pub struct StandingAsk {
     /// Whether it comes from strict review: neither grants nor hooks satisfy it (R12).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+}
+
+impl StandingAsk {
+    /// Whether only a fresh answer settles it: of a person where a component failed (R14) or a definition has changed (R24),
+    /// of the auto reviewer where every call is reviewed (R12). No grant and no hook does.
+    #[must_use]
+    pub fn needs_a_fresh_answer(&self) -> bool {
+        // What the host itself asks, it asks about what nobody has agreed to before.
+        let hosts_own = self.key.source.layer.kind() == LayerKind::Builtin && &*self.key.source.component == HOST;
+        self.fault.is_some() || self.strict || hosts_own
+    }
 }
 
 /// One refusal that stands after the fold.

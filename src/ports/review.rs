@@ -53,6 +53,8 @@ pub trait AutoReviewer: Send + Sync {
 pub struct BoundReviewer {
     /// Layer and name.
     pub source: Source,
+    /// Whether its allow may take the place of a person's (R3).
+    pub may_allow: bool,
     /// Whether it asks the client of the agent that is judged: it satisfies neither strict asks nor those of managed and
     /// organisation then (R22).
     pub asks_own_client: bool,

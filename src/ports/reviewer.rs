@@ -11,6 +11,7 @@ use super::approval::Kind;
 use super::grants::GrantSubject;
 use crate::model::digest::Digest;
 use crate::model::name::{CallId, ToolRef};
+use crate::model::posture::Channel;
 use crate::model::verdict::{AskKey, Remember, Reviewers, StandingAsk};
 
 /// A question for a person: everything that is needed to decide, made fit to be shown.
@@ -45,8 +46,18 @@ pub struct Question {
     pub reviewers: Reviewers,
     /// What may be chosen besides refusing; [`Remember::Never`] means "allow this call". Never empty.
     pub options: Vec<Remember>,
+    /// Which channels may answer (R20). Never all of those that are there, if a layer names others.
+    pub channels: BTreeSet<Channel>,
     /// How long an answer is waited for.
     pub deadline: Duration,
+}
+
+impl Question {
+    /// Whether an answer by this channel counts. A channel that may not answer does not ask, and says [`Reply::Nobody`].
+    #[must_use]
+    pub fn may_be_answered_by(&self, channel: Channel) -> bool {
+        self.channels.contains(&channel)
+    }
 }
 
 /// What an agreement to a question is an agreement to: enough to make a grant of it, and nothing of the arguments.
@@ -104,6 +115,8 @@ pub enum Reply {
         remember: Remember,
         /// Who chose, in the channel's own terms.
         approver: String,
+        /// Where they chose.
+        channel: Channel,
     },
     /// Refused, or an answer that chose nothing that was offered (R20).
     Declined,

@@ -10,7 +10,10 @@ use crate::support::{eventually, scripted_server};
 const KEY: &str = "a key of the test";
 
 fn config() -> String {
-    format!("approval_policy = \"untrusted\"\n[mcp_servers.s]\ncommand = {:?}\n", scripted_server())
+    format!(
+        "approval_policy = \"untrusted\"\n[approvals]\nqueue = true\n[mcp_servers.s]\ncommand = {:?}\n",
+        scripted_server()
+    )
 }
 
 /// Runs `approvals` in the place of a host.

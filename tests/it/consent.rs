@@ -7,10 +7,12 @@ use portcullis::model::caller::Caller;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::{Code, Stage};
-use portcullis::model::posture::{ApprovalMode, ApprovalPolicy, Profile, Reviewer as Answers};
+use portcullis::model::posture::{ApprovalMode, ApprovalPolicy, Channel, Profile, Reviewer as Answers};
+use portcullis::model::tool::Plugin;
 use portcullis::model::verdict::{FaultCode, OnFailure, Refusal, Remember, Verdict};
 use portcullis::pipeline::{CallRequest, Finished, Would};
 use portcullis::ports::approval::BoundComponent;
+use portcullis::ports::grants::{Grant, Grants as _};
 use portcullis::ports::recorder::Consent;
 use portcullis::ports::reviewer::Reply;
 use proptest::prelude::*;
@@ -19,7 +21,7 @@ use crate::fakes::Gate;
 use crate::fakes::bench::{ASK_DEADLINE, Bench, failed, failure, said};
 use crate::fakes::people::{Person, allowed};
 use crate::fakes::policy::{Policies, Scripted, allow, ask, bound, deny, reason, source};
-use crate::fakes::server::{tool, tool_with};
+use crate::fakes::server::{How, OK, tool, tool_with};
 
 fn ran(finished: &Finished) -> bool {
     finished.item.status == Status::Completed
@@ -429,4 +431,122 @@ proptest! {
             assert_eq!(bench.files.handed().len() - sent_before, usize::from(ran(&finished)));
         });
     }
+}
+
+/// What a person is offered, in the words of approval-results 4.
+async fn offered(bench: &Bench) -> Vec<Remember> {
+    let person = Person::replying(&bench.journal, [Reply::Declined]);
+    bench.write_asking(person.clone()).await;
+    person.questions()[0].options.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn m1_to_m8_what_is_offered_to_be_remembered_and_when() {
+    use Remember::{Always, Never, Session};
+    // M2 to M5: a plain server's tool, wherever it is defined: what is agreed to is a grant and changes no layer.
+    let plain = Bench::new(&Policies::new()).await;
+    assert_eq!(offered(&plain).await, [Never, Session, Always], "M2 to M5");
+    // M1: a tool of an App whose connector is known; its account is part of what the grant binds.
+    let app = Bench::new(&Policies::new()).await;
+    app.link("calendar").await;
+    assert_eq!(offered(&app).await, [Never, Session, Always], "M1");
+    // M6: a server that a plugin provides.
+    let plugin = Bench::new(&Policies::new()).await;
+    let kit = Plugin { id: "kit".to_owned(), name: "Kit".to_owned() };
+    plugin.change(&plugin.files, |published| published.view.plugin = Some(kit));
+    plugin.publish().await;
+    assert_eq!(offered(&plugin).await, [Never, Session], "M6");
+    // M8: a tool of the Apps server whose connector nobody knows.
+    let unknown = Bench::new(&Policies::new()).await;
+    unknown.link_tool("read", "calendar").await;
+    assert_eq!(offered(&unknown).await, [Never], "M8");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m7_r17_an_agreement_that_cannot_be_kept_lets_the_call_run_once_and_the_record_says_so() {
+    let bench = Bench::new(&Policies::new()).await;
+    bench.purse.fail();
+    let person = yes(&bench, Remember::Always).await;
+    assert!(ran(&bench.write_asking(person.clone()).await));
+    let consent = &bench.tape.decisions()[0].consent;
+    assert!(matches!(consent, Consent::Agreed { not_remembered: true, .. }), "{consent:?}");
+    assert!(ran(&bench.write_asking(person.clone()).await));
+    assert_eq!(person.questions().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r17_an_agreement_that_holds_always_covers_another_session_and_one_for_the_session_does_not() {
+    for (scope, covers) in [(Remember::Always, true), (Remember::Session, false)] {
+        let bench = Bench::new(&Policies::new()).await;
+        bench.write_asking(yes(&bench, scope).await).await;
+        let caller = Caller { session: portcullis::model::caller::SessionId::new("another"), ..bench.caller.clone() };
+        let later = CallRequest { caller, ..bench.request("files/write", "{}") };
+        assert_eq!(ran(&bench.pipeline.run(later).await), covers, "{scope:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r17_an_agreement_for_one_call_is_used_up_at_the_hand_over_and_by_one_call_alone() {
+    let bench = Bench::new(&Policies::new()).await;
+    bench.write_asking(yes(&bench, Remember::Session).await).await;
+    let kept = bench.purse.kept().remove(0);
+    let arguments = portcullis::model::arguments::Arguments::none().digest();
+    let once = Grant { id: "once".to_owned(), scope: Remember::Never, arguments: Some(arguments), ..kept.clone() };
+    bench.purse.forget(&kept.id);
+    bench.purse.store(once.clone()).unwrap();
+    // Other arguments are not what it was given for.
+    let other = bench.pipeline.run(bench.request("files/write", r#"{"path":"b"}"#)).await;
+    assert_eq!(failed(&other).1, Code::NobodyToAsk);
+    // A call that is not sent leaves it.
+    bench.files.answers(How::Full);
+    assert_eq!(failed(&bench.write().await).1, Code::NotSent);
+    assert_eq!(bench.purse.kept(), [once]);
+    bench.files.answers(How::Result(OK));
+    assert!(ran(&bench.write().await));
+    assert!(bench.purse.kept().is_empty());
+    assert_eq!(failed(&bench.write().await).1, Code::NobodyToAsk);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r38_explaining_says_which_agreements_match_and_why_others_do_not() {
+    let bench = Bench::new(&Policies::new()).await;
+    let explain = || bench.pipeline.explain(bench.request("files/write", "{}"));
+    assert!(explain().await.grants.is_empty());
+    bench.write_asking(yes(&bench, Remember::Session).await).await;
+    let explained = explain().await;
+    assert_eq!(explained.grants.len(), 1);
+    assert!(explained.grants[0].why_not.is_empty(), "{:?}", explained.grants);
+
+    let more = Scripted::says(ask("also", Remember::Never));
+    bench.decide_by(&Policies::new().with(LayerKind::Managed, "more", &more)).await;
+    bench.redefine(&bench.files, vec![tool_with("write", r#"{"title":"Write"}"#), tool("read")]).await;
+    let why = explain().await.grants.remove(0).why_not.join("; ");
+    for part in ["definition has changed", "asks now who was not asked then", "agree for as long"] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    assert!(!why.contains("another session"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r20_a_layer_names_who_may_answer_what_it_asks() {
+    let asks = Scripted::says(ask("think", Remember::Session));
+    let only = |channel| {
+        Policies::open(&["files"])
+            .with(LayerKind::Managed, "care", &asks)
+            .posture(LayerKind::Managed, |posture| posture.channels = Some([channel].into()))
+    };
+    // This person answers by the program that embeds the host.
+    for (channel, code) in [(Channel::Program, None), (Channel::Queue, Some(Code::Declined))] {
+        let bench = Bench::new(&only(channel)).await;
+        let person = yes(&bench, Remember::Never).await;
+        let finished = bench.write_asking(person.clone()).await;
+        assert_eq!(finished.item.failure().map(|failure| failure.code), code, "{channel:?}");
+        assert_eq!(person.questions()[0].channels, [channel].into());
+    }
+    // What another layer asks, the managed layer's word does not bind.
+    let users = Policies::open(&["files"])
+        .with(LayerKind::User, "care", &asks)
+        .posture(LayerKind::Managed, |posture| posture.channels = Some([Channel::Queue].into()));
+    let bench = Bench::new(&users).await;
+    assert!(ran(&bench.write_asking(yes(&bench, Remember::Never).await).await));
 }

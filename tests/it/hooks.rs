@@ -11,17 +11,18 @@ use portcullis::model::verdict::{FaultCode, OnFailure, Remember};
 use portcullis::pipeline::emit::views::model::{ModelView, ModelViewOptions};
 use portcullis::pipeline::{CallRequest, Finished, Payload};
 use portcullis::ports::approval::BoundComponent;
-use portcullis::ports::hook::BoundHook;
+use portcullis::ports::hook::{BoundHook, HookMatches};
 use portcullis::ports::recorder::Consent;
 use portcullis::ports::sanitiser::Class;
 use serde_json::{Value, json};
 
+use crate::fakes::Gate;
 use crate::fakes::bench::{Bench, failed, said};
 use crate::fakes::hook::{ScriptedHook, hook};
 use crate::fakes::people::{Person, allowed};
 use crate::fakes::policy::{Apps, Policies, Scripted, ask, bound, deny};
 use crate::fakes::sanitiser::{self, Cleaner};
-use crate::fakes::server::How;
+use crate::fakes::server::{FakeServer, How, tool_with};
 
 fn open() -> Policies {
     Policies::open(&["files"])
@@ -363,4 +364,87 @@ async fn r38_explaining_runs_no_hook_and_names_those_that_could_change_the_resul
         (HookEvent::PostToolUse, LayerKind::User),
     ];
     assert_eq!(named, wanted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r25_what_a_hook_adds_is_not_said_of_a_tool_that_answers_like_an_unknown_one() {
+    let off = Apps::says("off", Some(false), None);
+    let adds = ahead(json!({ "additionalContext": "the calendar is shared" }));
+    let bench = Bench::new(&Policies::new().app(LayerKind::User, "apps", &off).hook(pre(&adds))).await;
+    bench.link("calendar").await;
+    assert!(!shown(&bench.write().await).contains("shared"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_after_the_call_are_heard_although_the_tool_is_gone_by_then() {
+    let gate = Gate::closed();
+    let bench = Bench::new(&open().hook(post(&ScriptedHook::blocks("do not trust this")))).await;
+    bench.files.answers(How::Gated(Arc::clone(&gate)));
+    let running = bench.spawn(bench.request("files/write", "{}"));
+    gate.reached(1).await;
+    bench.redefine(&bench.files, Vec::new()).await;
+    gate.open();
+    let finished = running.await.unwrap();
+    assert_eq!(finished.clean.failure().map(|failure| failure.code), Some(Code::HookBlocked));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r24_no_hook_accepts_what_a_definition_has_become() {
+    let allows = permission(LayerKind::Managed, &allows());
+    let bench = Bench::new(&open().hook(allows)).await;
+    assert!(ran(&bench.write().await));
+    bench.redefine(&bench.files, vec![tool_with("write", r#"{"title":"Other"}"#)]).await;
+    assert_eq!(failed(&bench.write().await).1, Code::NobodyToAsk);
+    let yes = Person::replying(&bench.journal, [allowed(Remember::Never)]);
+    assert!(ran(&bench.write_asking(yes).await));
+    assert!(ran(&bench.write().await), "what a person has agreed to is the accepted definition");
+}
+
+/// Matches one name, as a configuration would.
+#[derive(Debug)]
+struct Named(&'static str);
+
+impl HookMatches for Named {
+    fn matches(&self, hook_name: &str) -> bool {
+        hook_name == self.0
+    }
+}
+
+fn named(event: HookEvent, program: &Arc<ScriptedHook>) -> BoundHook {
+    BoundHook { matches: Arc::new(Named("mcp__files__x__write")), ..hook(LayerKind::User, event, program) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_h7_a_server_that_comes_beside_takes_no_tool_from_a_hook_and_gets_no_allow_of_another() {
+    // `files` has a tool `x__write` and `files__x` a tool `write`: one hook name for both.
+    let journal = crate::fakes::Journal::default();
+    let other = FakeServer::new("files__x", &journal, vec![tool_with("write", "{}")]);
+    let allowing = Policies::new().hook(named(HookEvent::PermissionRequest, &allows()));
+    let bench = Bench::new(&allowing).await;
+    bench.redefine(&bench.files, vec![tool_with("x__write", "{}")]).await;
+    assert!(ran(&bench.pipeline.run(bench.request("files/x__write", "{}")).await), "alone, the name is clear");
+    bench.connect(&other);
+    bench.publish().await;
+    for call in ["files/x__write", "files__x/write"] {
+        assert_eq!(failed(&bench.pipeline.run(bench.request(call, "{}")).await).1, Code::NobodyToAsk, "{call}");
+    }
+    let blocking = open().hook(named(HookEvent::PreToolUse, &ScriptedHook::blocks("no")));
+    bench.decide_by(&blocking).await;
+    for call in ["files/x__write", "files__x/write"] {
+        assert_eq!(failed(&bench.pipeline.run(bench.request(call, "{}")).await).1, Code::HookBlocked, "{call}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r19_a_hook_that_comes_while_somebody_is_asked_is_not_passed_by() {
+    let gate = Gate::closed();
+    let bench = Bench::new(&Policies::new()).await;
+    let yes = Person::replying(&bench.journal, [allowed(Remember::Never)]).at(&gate);
+    let running = bench.spawn(CallRequest { reviewer: yes, ..bench.request("files/write", "{}") });
+    gate.reached(1).await;
+    bench.decide_by(&Policies::new().hook(pre(&ScriptedHook::blocks("no")))).await;
+    gate.open();
+    let finished = running.await.unwrap();
+    assert_eq!(failed(&finished), (Stage::Hook, Code::PoliciesUnstable));
+    assert!(bench.files.handed().is_empty());
 }

@@ -3,18 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis::model::hook::HookEvent;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{CallId, RawToolName, Target};
 use portcullis::model::outcome::{Code, Outcome, Stage};
+use portcullis::model::posture::{ApprovalPolicy, Reviewer as Answers};
 use portcullis::model::verdict::{FaultCode, Remember};
 use portcullis::pipeline::{CallRequest, Payload};
+use portcullis::ports::review::{AutoReviewer, BoundReviewer, NoReview, ReviewRequest};
 use portcullis::ports::reviewer::{Reply, Reviewer};
 
 use crate::fakes::bench::{Bench, TOOL_TIMEOUT, failed, failure, said};
+use crate::fakes::hook::{ScriptedHook, hook};
 use crate::fakes::house::{House, call};
+use crate::fakes::judge::{DENY, Judge, judging};
 use crate::fakes::people::{Panics, Person, allowed};
-use crate::fakes::policy::{Policies, Scripted, ask, deny};
+use crate::fakes::policy::{Apps, Policies, Scripted, ask, deny};
 use crate::fakes::server::{FakeServer, How, tool};
 use crate::fakes::{Gate, Journal};
 
@@ -412,4 +417,66 @@ async fn an_ask_with_a_rule_of_a_layer_names_it_in_the_item_and_to_the_model() {
         "stage": "approval", "code": "nobody-to-ask", "layer": "organisation", "component": "care", "rule": "think-first",
     });
     assert_eq!(*refusal, wanted);
+}
+
+/// A hook of the user's layer that says no when somebody would be asked.
+fn denying() -> Policies {
+    asking().hook(hook(LayerKind::User, HookEvent::PermissionRequest, &ScriptedHook::blocks("not today")))
+}
+
+/// The builtin ask goes to an auto reviewer that gives these answers.
+fn reviewed(answer: Result<String, NoReview>) -> Policies {
+    let judge = judging(LayerKind::User, &Judge::answers([answer]));
+    asking().posture(LayerKind::User, |posture| posture.reviewer = Some(Answers::AutoReview)).reviewer(judge)
+}
+
+#[tokio::test(start_paused = true)]
+async fn l10_a_hook_that_denies_fails_the_call() {
+    let bench = Bench::new(&denying()).await;
+    bench.write().await;
+    assert_refused(&bench, Stage::Approval, Code::HookDenied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l11_a_reviewer_that_denies_fails_or_does_not_answer_fails_the_call() {
+    let silent = Arc::new(NeverJudges);
+    let silent = BoundReviewer { reviewer: Ok(silent as _), ..judging(LayerKind::User, &Judge::says(DENY)) };
+    let silent =
+        asking().posture(LayerKind::User, |posture| posture.reviewer = Some(Answers::AutoReview)).reviewer(silent);
+    for (policies, code) in [
+        (reviewed(Ok(DENY.to_owned())), Code::ReviewDenied),
+        (reviewed(Err(NoReview::Failed("401".to_owned()))), Code::ReviewFailed),
+        (silent, Code::ReviewTimedOut),
+    ] {
+        let bench = Bench::new(&policies).await;
+        bench.write().await;
+        assert_refused(&bench, Stage::Approval, code);
+    }
+}
+
+/// A reviewer that never comes to an end.
+struct NeverJudges;
+
+#[async_trait::async_trait]
+impl AutoReviewer for NeverJudges {
+    async fn review(&self, _request: &ReviewRequest) -> Result<String, NoReview> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn l12_under_never_what_needs_asking_fails_the_call() {
+    let never = asking().posture(LayerKind::User, |posture| posture.policy = Some(ApprovalPolicy::Never));
+    let bench = Bench::new(&never).await;
+    bench.write().await;
+    assert_refused(&bench, Stage::Approval, Code::NeverAsks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l13_an_app_that_is_disabled_fails_the_call() {
+    let off = Apps::says("off", Some(false), None);
+    let bench = Bench::new(&asking().app(LayerKind::User, "apps", &off)).await;
+    bench.link("calendar").await;
+    bench.write().await;
+    assert_refused(&bench, Stage::Connector, Code::Disabled);
 }

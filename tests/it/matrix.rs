@@ -177,7 +177,7 @@ async fn no_failure_of_a_reviewer_ends_in_a_call_or_in_a_question_to_a_person() 
         for (what, answers) in &failures {
             let judge = Judge::answers(answers.clone());
             let policies = Policies::new()
-                .posture(LayerKind::Session, |posture| posture.reviewer = Some(Answers::AutoReview))
+                .posture(LayerKind::User, |posture| posture.reviewer = Some(Answers::AutoReview))
                 .with(LayerKind::Session, "asks", &Scripted::says(ask("think", Remember::Never)))
                 .reviewer(judging(layer, &judge));
             let (bench, finished) = run(&policies).await;

@@ -204,3 +204,28 @@ async fn r22_an_action_that_is_cut_is_put_to_nobody_and_refused() {
     assert_eq!(failed(&finished).1, Code::ReviewFailed);
     assert!(judge.actions().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn r3_a_project_cannot_put_its_own_reviewer_in_a_persons_place() {
+    let judge = Judge::says(ALLOW);
+    let policies = Policies::new()
+        .posture(LayerKind::Project, |posture| posture.reviewer = Some(Answers::AutoReview))
+        .reviewer(judging(LayerKind::Project, &judge));
+    let bench = Bench::new(&policies).await;
+    let no = Person::replying(&bench.journal, [Reply::Declined]);
+    assert_eq!(failed(&bench.write_asking(no.clone()).await).1, Code::Declined);
+    assert_eq!((no.questions().len(), judge.actions().len()), (1, 0));
+    // Where the user wants reviews, the project's reviewer does not do for them either.
+    let bench = Bench::new(&automatic().reviewer(judging(LayerKind::Project, &judge))).await;
+    assert_eq!(failed(&bench.write().await).1, Code::NobodyToAsk);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r1_a_denial_is_appealed_only_where_every_reviewer_lets_it_be() {
+    let appealed = BoundReviewer { appeal: true, ..judging(LayerKind::Managed, &Judge::says(DENY)) };
+    let firm = judging(LayerKind::User, &Judge::says(ALLOW));
+    let bench = Bench::new(&automatic().reviewer(appealed).reviewer(firm)).await;
+    let yes = Person::replying(&bench.journal, [allowed(Remember::Never)]);
+    assert_eq!(failed(&bench.write_asking(yes.clone()).await).1, Code::ReviewDenied);
+    assert!(yes.questions().is_empty());
+}

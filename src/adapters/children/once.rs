@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
 use super::spawn::{self, Leader};
@@ -53,6 +54,10 @@ fn why(error: &io::Error) -> String {
     }
 }
 
+/// How many programs are run at once, all tenants together; more wait for their turn.
+const AT_ONCE: usize = 64;
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE);
+
 /// Runs a program to its end. `most` bytes of stdout and of stderr are kept.
 ///
 /// # Errors
@@ -62,6 +67,8 @@ pub(in crate::adapters) async fn run(
     input: String,
     most: (usize, usize),
 ) -> Result<Ended, NotEnded> {
+    // It is never closed; without a turn it would be run all the same.
+    let _turn = TURNS.acquire().await;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut leader = spawn::start(command).await.map_err(NotEnded::Thread)?.map_err(NotEnded::Start)?;
     let Some((stdin, stdout, stderr)) = leader.pipes() else { return Err(NotEnded::Lost) };

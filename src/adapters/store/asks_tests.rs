@@ -46,6 +46,7 @@ fn question(id: &str) -> Question {
         asks: Vec::new(),
         reviewers: Reviewers::PERSON,
         options: vec![Remember::Never, Remember::Session],
+        channels: crate::model::posture::Channel::ALL.into(),
         deadline: Duration::from_secs(600),
     }
 }

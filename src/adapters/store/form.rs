@@ -16,6 +16,7 @@ use crate::model::caller::{Caller, Principal, SessionId, TenantId};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, RawToolName, ServerName, ToolRef};
+use crate::model::posture::Channel;
 use crate::model::text::shown;
 use crate::model::tool::{Connector, ServerIdentity};
 use crate::model::verdict::{
@@ -314,6 +315,7 @@ struct QuestionForm {
     asks: Vec<AskForm>,
     reviewers: Reviewers,
     options: Vec<Remember>,
+    channels: BTreeSet<Channel>,
     deadline_ms: u64,
 }
 
@@ -341,6 +343,7 @@ pub(super) fn question_text(question: &Question) -> Result<String, Unreadable> {
         asks: question.asks.iter().map(AskForm::of).collect(),
         reviewers: question.reviewers,
         options: question.options.clone(),
+        channels: question.channels.clone(),
         deadline_ms: u64::try_from(question.deadline.as_millis()).unwrap_or(u64::MAX),
     };
     serde_json::to_string(&form).map_err(|error| Unreadable(error.to_string()))
@@ -372,6 +375,7 @@ pub(super) fn question_of(text: &str) -> Read<Question> {
         asks: list(form.asks, AskForm::read)?,
         reviewers: form.reviewers,
         options: list(form.options, Ok)?,
+        channels: form.channels,
         deadline: Duration::from_millis(form.deadline_ms),
     })
 }

@@ -21,6 +21,7 @@ use portcullis::host::{Host, HostParts};
 use portcullis::model::digest::Digest;
 use portcullis::model::layer::{LayerKind, LayerRef};
 use portcullis::model::name::{ServerName, ToolRef};
+use portcullis::model::posture::Channel;
 use portcullis::model::posture::PostureLayers;
 use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::OnFailure;
@@ -186,7 +187,9 @@ impl Reviewer for Person {
     async fn ask(&self, _question: &Question) -> Reply {
         *self.asked.lock() += 1;
         match self.next.lock().take() {
-            Some(Choice::Allow(remember)) => Reply::Allowed { remember, approver: "the demo".to_owned() },
+            Some(Choice::Allow(remember)) => {
+                Reply::Allowed { remember, approver: "the demo".to_owned(), channel: Channel::Program }
+            }
             Some(Choice::Decline) | None => Reply::Declined,
         }
     }

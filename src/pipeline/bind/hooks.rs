@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::model::caller::Caller;
 use crate::model::hook::{HookEvent, HookExit, HookFailureMeans, HookFault, HookSaid, HookVoice};
-use crate::model::hook_output::{Before, before, hook_name};
+use crate::model::hook_output::{Before, before, hook_name, plain_hook_name};
 use crate::model::name::{CallId, ToolRef};
 use crate::model::outcome::{Code, Failure, Origin, Stage};
 use crate::model::text;
@@ -25,6 +25,8 @@ use crate::ports::hook::BoundHook;
 #[derive(Debug, Clone)]
 pub struct HookFacts {
     hook_name: Arc<str>,
+    plain_name: Arc<str>,
+    is_clear: bool,
     reference: ToolRef,
     common: Map<String, Value>,
     id: CallId,
@@ -73,14 +75,15 @@ pub struct Ran<'h> {
 
 impl HookFacts {
     /// Collects them. `thread` is the thread, in the gateway the session; `turn` and `model` are what the turn's metadata
-    /// says; `never` whether the approval policy of some layer is `never`.
+    /// says; `never` whether the approval policy of some layer is `never`; `is_clear` whether no other tool has the same hook
+    /// name.
     #[must_use]
     pub fn of(
         id: &CallId,
         caller: &Caller,
         tool: &CatalogTool,
         (thread, turn, model): (&str, Option<&str>, Option<&str>),
-        never: bool,
+        (never, is_clear): (bool, bool),
     ) -> Self {
         let reference = tool.reference();
         let name = hook_name(Some(tool.namespace.as_str()), tool.callable.as_str());
@@ -98,12 +101,22 @@ impl HookFacts {
             ("principal", caller.principal.as_str().into()),
         ];
         let common = common.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        Self { hook_name: name.into(), reference, common, id: id.clone() }
+        let plain_name = plain_hook_name(reference.server.as_str(), reference.tool.as_str()).into();
+        Self { hook_name: name.into(), plain_name, is_clear, reference, common, id: id.clone() }
     }
 
-    /// Returns the hooks of an event that are for this tool, most trusted layer first.
+    /// Returns the hooks of an event that are for this tool, most trusted layer first: by its name, or by the one that it has
+    /// whatever else is there, so that no server which comes beside it takes it away from a hook (R15).
     pub fn matching<'h>(&self, hooks: &'h [BoundHook], event: HookEvent) -> Vec<&'h BoundHook> {
-        hooks.iter().filter(|hook| hook.event == event && hook.matches.matches(&self.hook_name)).collect()
+        let is_for =
+            |hook: &&BoundHook| hook.matches.matches(&self.hook_name) || hook.matches.matches(&self.plain_name);
+        hooks.iter().filter(|hook| hook.event == event).filter(is_for).collect()
+    }
+
+    /// Whether a hook that allows means this very tool: it is for the tool's own name, and no other tool has that (H7).
+    #[must_use]
+    pub fn is_meant_by(&self, hook: &BoundHook) -> bool {
+        self.is_clear && hook.matches.matches(&self.hook_name)
     }
 
     /// Returns the tool.

@@ -222,7 +222,11 @@ impl Agreed {
         // An appeal is about this call alone.
         let options = if denial.is_some() { &[Remember::Never][..] } else { &open.options };
         let agreement = Arc::new(self.agreement(step, asks, open.reviewed));
-        let question = ask::question(step.call, step.prepared, &agreement, asks, options, who.deadline);
+        let channels = step.policies.postures.channels(asks.iter().map(|ask| &ask.key.source.layer));
+        if channels.is_empty() {
+            return Ok(Reply::Nobody);
+        }
+        let question = ask::question(step.call, step.prepared, &agreement, asks, options, channels, who.deadline);
         Ok(ask::ask(who.reviewer, &Question { denial, ..question }).await)
     }
 
@@ -241,7 +245,7 @@ impl Agreed {
         agreed: Reviewers,
     ) -> Result<(), Box<Failure>> {
         let code = match reply {
-            Reply::Allowed { remember: scope, approver } => {
+            Reply::Allowed { remember: scope, approver, channel: _ } => {
                 self.answered.note(asks, agreed);
                 let agreement = remember::agreement(step.subject.clone(), asks, step.prepared.bound());
                 self.grant = remember::grant(&agreement, scope, &approver, step.now_ms);

@@ -11,7 +11,7 @@ use crate::model::decision::Decision;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Failure, Stage};
-use crate::model::verdict::{Folded, Label, Reason, Refusal, Remember, RuleId, Source};
+use crate::model::verdict::{Folded, HOST, Label, Reason, Refusal, Remember, RuleId, Source};
 use crate::pipeline::admit::catalog::Catalog;
 use crate::pipeline::bind::noted::Stated;
 use crate::pipeline::bind::prepare::Prepared;
@@ -159,7 +159,7 @@ pub async fn approve(
             arguments: prepared.bound(),
             answered: &agreed.answered,
             now_ms,
-            reviewer: policies.postures.reviewer(),
+            reviewer: policies.postures.reviewer(prepared.tool().connector.as_ref().map(|own| own.id.as_str())),
             widest: &|asks| {
                 let channel = who.askable.reviewer.widest();
                 ask::widest(&prepared, asks).min(remember::widest(&prepared)).min(channel)
@@ -204,7 +204,7 @@ pub async fn approve(
 
 /// Nobody was asked: without what was before, no component can be.
 fn without_state(prepared: Prepared, policies: Arc<PolicySet>, now_ms: u64, error: &StateFailed) -> Refused {
-    let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: "host".into(), digest: None };
+    let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: HOST.into(), digest: None };
     let reason = Reason { rule: RuleId::parse("state-failed"), text: error.to_string() };
     let folded = Folded::Deny([Refusal { source, reason, fault: None }].into());
     let steps = vec!["what is kept between calls could not be read: deny".to_owned()];

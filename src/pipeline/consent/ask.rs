@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::model::name::CallId;
+use crate::model::posture::Channel;
 use crate::model::text;
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
 use crate::pipeline::bind::prepare::Prepared;
@@ -26,11 +27,15 @@ const SHOWN_PATH: usize = 256;
 
 /// Asks, and returns what came of it.
 ///
-/// An answer that was not offered is a refusal (R20).
+/// An answer that was not offered, or that comes by a channel which may not answer, is a refusal (R20).
 pub async fn ask(reviewer: &dyn Reviewer, question: &Question) -> Reply {
     let reply = tokio::time::timeout(question.deadline, reviewer.ask(question)).await.unwrap_or(Reply::Expired);
     match reply {
-        Reply::Allowed { remember, .. } if !question.options.contains(&remember) => Reply::Declined,
+        Reply::Allowed { remember, channel, .. }
+            if !question.options.contains(&remember) || !question.may_be_answered_by(channel) =>
+        {
+            Reply::Declined
+        }
         reply => reply,
     }
 }
@@ -43,6 +48,7 @@ pub fn question(
     agreement: &Arc<Agreement>,
     asks: &BTreeSet<StandingAsk>,
     options: &[Remember],
+    channels: BTreeSet<Channel>,
     deadline: Duration,
 ) -> Question {
     let all = readable(prepared);
@@ -65,6 +71,7 @@ pub fn question(
         asks,
         reviewers: Reviewers::PERSON,
         options: options.to_vec(),
+        channels,
         deadline,
     }
 }

@@ -21,7 +21,7 @@ use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::posture::{ApprovalPolicy, Posture};
-use crate::model::verdict::{Ask, Folded, Label, OnFailure, Reason, Remember, Reviewers, Source, Verdict};
+use crate::model::verdict::{Ask, Folded, HOST, Label, OnFailure, Reason, Remember, Reviewers, Source, Verdict};
 use crate::pipeline::bind::noted::Moments;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
@@ -154,7 +154,7 @@ fn governing(postures: &[(LayerRef, Posture)], answers: &[Evaluation]) -> Postur
 
 /// The host's own ask. It is never remembered: what was agreed to is kept as a pin.
 fn changed_definition(reason: &Reason) -> (Opinion, Voice) {
-    let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: "host".into(), digest: None };
+    let source = Source { layer: LayerRef::new(LayerKind::Builtin), component: HOST.into(), digest: None };
     let ask =
         Ask { reason: reason.clone(), remember: Remember::Never, bind_arguments: false, reviewers: Reviewers::PERSON };
     let verdict = Verdict::Ask(ask);

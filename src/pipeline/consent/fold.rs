@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::verdict::{
-    Ask, AskKey, Fault, Folded, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, StandingAsk, Verdict,
+    Ask, AskKey, Fault, Folded, HOST, OnFailure, Reason, Refusal, Remember, Reviewers, RuleId, Source, StandingAsk,
+    Verdict,
 };
 
 /// One answer, with what the fold needs to know about whoever gave it.
@@ -164,7 +165,7 @@ fn standing(source: Source, ask: Ask) -> StandingAsk {
 /// R12: strict review asks the auto reviewer alone, and is never remembered.
 fn strict_ask(layer: &LayerRef) -> StandingAsk {
     let rule = RuleId::parse("strict-review");
-    let source = Source { layer: layer.clone(), component: "host".into(), digest: None };
+    let source = Source { layer: layer.clone(), component: HOST.into(), digest: None };
     let reason = Reason { rule: rule.clone(), text: "every call is to be reviewed".to_owned() };
     let ask = Ask { reason, remember: Remember::Never, bind_arguments: true, reviewers: Reviewers::AUTO };
     StandingAsk { key: AskKey { source, rule }, ask, fault: None, strict: true }

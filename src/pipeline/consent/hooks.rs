@@ -37,7 +37,7 @@ pub async fn hear(facts: &HookFacts, hooks: &[BoundHook], prepared: &Prepared, a
             Err(fault) => HookSaid::Failed(fault),
             Ok(None) => HookSaid::Nothing,
             Ok(Some(Permission::Allow)) => {
-                let counts = one.hook.may_allow && reaches(&one.hook.source.layer, asks);
+                let counts = one.hook.may_allow && facts.is_meant_by(one.hook) && reaches(&one.hook.source.layer, asks);
                 if counts {
                     heard.allowing.push(one.hook.source.clone());
                 }
@@ -64,7 +64,7 @@ impl Heard {
     #[must_use]
     pub fn settled(&self, asks: &BTreeSet<StandingAsk>) -> Option<(Source, BTreeSet<StandingAsk>)> {
         let by = self.allowing.iter().find(|source| reaches(&source.layer, asks))?;
-        let settled: BTreeSet<_> = asks.iter().filter(|ask| ask.fault.is_none() && !ask.strict).cloned().collect();
+        let settled: BTreeSet<_> = asks.iter().filter(|ask| !ask.needs_a_fresh_answer()).cloned().collect();
         (!settled.is_empty()).then(|| (by.clone(), settled))
     }
 }

@@ -41,7 +41,7 @@ pub fn covering(
 
 fn covers(grant: &Grant, asks: &BTreeSet<StandingAsk>, arguments: Digest) -> bool {
     let bound = grant.arguments.is_some() || asks.iter().any(|ask| ask.ask.bind_arguments);
-    asks.iter().all(|ask| ask.fault.is_none() && !ask.strict && grant.answered.contains(&ask.key))
+    asks.iter().all(|ask| !ask.needs_a_fresh_answer() && grant.answered.contains(&ask.key))
         && grant.scope <= limit(asks)
         && (!bound || grant.arguments == Some(arguments))
 }
@@ -123,7 +123,7 @@ pub fn agreement(subject: GrantSubject, asks: &BTreeSet<StandingAsk>, arguments:
         answered: asks.iter().map(|ask| ask.key.clone()).collect::<BTreeSet<AskKey>>(),
         arguments,
         bind_arguments: asks.iter().any(|ask| ask.ask.bind_arguments),
-        lasts: asks.iter().all(|ask| ask.fault.is_none() && !ask.strict && !ask.ask.reviewers.auto),
+        lasts: asks.iter().all(|ask| !ask.needs_a_fresh_answer() && !ask.ask.reviewers.auto),
     }
 }
 

@@ -189,7 +189,8 @@ pub async fn review(panel: &Panel<'_>, asks: &BTreeSet<StandingAsk>, action: &Ac
                 Reviewed::Denied {
                     by: bound.source.clone(),
                     text: denial(&bound.source.layer, *risk),
-                    appeal: bound.appeal,
+                    // R1: a person who overrides one overrides all, so all must let them.
+                    appeal: panel.reviewers.iter().all(|reviewer| reviewer.appeal),
                     interrupts: false,
                 },
             )),
@@ -218,7 +219,7 @@ impl Panel<'_> {
             [] => Some("no layer defines an auto reviewer"),
             all if all.iter().any(|reviewer| self.may_satisfy(reviewer, asks)) => None,
             _ => Some(
-                "no auto reviewer that can be asked comes from a layer at least as trusted as every layer that asks (R22)",
+                "no auto reviewer that can be asked comes from a layer that may allow and is at least as trusted as every layer that asks (R3, R22)",
             ),
         }
     }
@@ -233,7 +234,7 @@ impl Panel<'_> {
                 client.answerable().lacks(QuestionKind::Sampling, &serde_json::Value::Null).is_none()
             })
         };
-        let can_be_asked = reviewer.reviewer.is_ok() && (!reviewer.asks_own_client || sampling());
+        let can_be_asked = reviewer.may_allow && reviewer.reviewer.is_ok() && (!reviewer.asks_own_client || sampling());
         let trusted = |ask: &StandingAsk| reviewer.source.layer.is_at_least_as_trusted_as(&ask.key.source.layer);
         let ours = |ask: &StandingAsk| !ask.strict && !matches!(ask.key.source.layer.kind(), Managed | Organisation);
         can_be_asked && asks.iter().all(|ask| trusted(ask) && (!reviewer.asks_own_client || ours(ask)))

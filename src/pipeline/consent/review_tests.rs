@@ -70,7 +70,13 @@ fn transient() -> Step {
 fn bound(kind: LayerKind, reviewer: &Arc<Scripted>) -> BoundReviewer {
     let source = Source { layer: LayerRef::new(kind), component: "reviewer".into(), digest: None };
     let reviewer = Arc::clone(reviewer) as Arc<dyn AutoReviewer>;
-    BoundReviewer { source, asks_own_client: false, appeal: false, reviewer: Ok(reviewer) }
+    BoundReviewer {
+        source,
+        may_allow: kind.may_allow_by_default(),
+        asks_own_client: false,
+        appeal: false,
+        reviewer: Ok(reviewer),
+    }
 }
 
 fn standing(kind: LayerKind, strict: bool) -> StandingAsk {
@@ -204,10 +210,16 @@ async fn r1_all_must_allow_most_trusted_first_and_the_first_deny_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r22_a_reviewer_satisfies_no_ask_of_a_more_trusted_layer() {
+async fn r3_r22_a_reviewer_satisfies_no_ask_of_a_more_trusted_layer() {
     use LayerKind::{Builtin, Managed, Organisation, Project, User};
-    let table = [(User, User, true), (User, Builtin, true), (Project, Builtin, true), (Managed, Organisation, true)];
-    let not = [(User, Organisation, false), (Project, User, false), (Organisation, Managed, false)];
+    let table = [(User, User, true), (User, Builtin, true), (Managed, Organisation, true)];
+    // R3: a project may not allow, not even what the builtin posture asks.
+    let not = [
+        (User, Organisation, false),
+        (Project, User, false),
+        (Organisation, Managed, false),
+        (Project, Builtin, false),
+    ];
     for (reviewer, asker, satisfies) in table.into_iter().chain(not) {
         let scripted = Scripted::new(&[Ok(ALLOW)]);
         let panel = Panel { reviewers: &[bound(reviewer, &scripted)], breaker: &Breaker::default(), client: None };

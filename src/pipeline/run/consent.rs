@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::Call;
 use crate::model::decision::Decision;
-use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::hook::HookEvent;
+use crate::model::outcome::{Code, Failure, Origin, Stage};
+use crate::model::verdict::Source;
 use crate::pipeline::admit::catalog::LeaseRefusal;
 use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::bind::noted::Stated;
@@ -30,7 +32,7 @@ impl Call<'_> {
         let reviewer = self.drift.telling(Arc::clone(&self.request.reviewer));
         let changed = self.drift.reason.clone();
         let told = Eyes::of(pipeline, &self.request).telling(prepared.tool());
-        let facts = self.facts.clone();
+        let facts = self.facts.as_ref().map(|(facts, _)| facts.clone());
         let breaker = Arc::clone(&self.request.breaker);
         let who = Approvers {
             catalog: &pipeline.catalog,
@@ -68,6 +70,9 @@ impl Call<'_> {
                 }
             };
             self.decision = Some(approved.decision().clone());
+            if let Some(unheard) = self.unheard(approved.policies()) {
+                return Err(unheard);
+            }
             self.take_turn(approved.prepared()).await;
             let barrier::NotLeased { refusal, approved } = match self.lease(approved, &mut sofar).await? {
                 Ok(lease) => return Ok(lease),
@@ -87,6 +92,17 @@ impl Call<'_> {
                 }
             }
         }
+    }
+
+    /// R19: a `PreToolUse` hook that has come while the call was decided must hear of it first, and that is over.
+    fn unheard(&self, policies: &PolicySet) -> Option<Box<Failure>> {
+        let (facts, _) = self.facts.as_ref()?;
+        let heard = |source: &Source| self.said.hooks.iter().any(|voice| voice.source == *source);
+        let all = facts.matching(&policies.hooks, HookEvent::PreToolUse);
+        let new = all.into_iter().find(|hook| !heard(&hook.source))?;
+        let message = "a hook that is run before calls has come while this one was decided; make the call again";
+        let failure = Failure::new(Stage::Hook, Code::PoliciesUnstable, message);
+        Some(Box::new(failure.by(Origin::of(&new.source, None))))
     }
 
     /// Step 9: check, upload, check, lease. What is uploaded is in `sofar`, for when the call has to be decided again.

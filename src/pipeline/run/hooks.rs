@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::Call;
 use crate::model::arguments::Arguments;
 use crate::model::hook::{HookEvent, HookSaid, HookVoice};
-use crate::model::hook_output::{After, after, hook_input};
+use crate::model::hook_output::{After, after, hook_input, hook_name};
 use crate::model::name::Target;
 use crate::model::outcome::{Code, Failure, Outcome, Stage};
 use crate::model::posture::ApprovalPolicy;
@@ -31,7 +31,13 @@ pub(super) fn facts(request: &CallRequest, snapshot: &Snapshot, tool: &CatalogTo
     let postures = snapshot.policies().postures.for_tool(&tool.reference());
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
     let about = (request.turn.thread_id.as_str(), turn("turn_id"), turn("model"));
-    HookFacts::of(&request.id, &request.caller, tool, about, never)
+    let name = |tool: &CatalogTool| hook_name(Some(tool.namespace.as_str()), tool.callable.as_str());
+    let mut asked = snapshot.policies().hooks.iter().filter(|hook| hook.event == HookEvent::PermissionRequest);
+    let is_clear = asked.next().is_none() || {
+        let own = name(tool);
+        snapshot.tools().iter().filter(|other| name(other) == own).nth(1).is_none()
+    };
+    HookFacts::of(&request.id, &request.caller, tool, about, (never, is_clear))
 }
 
 /// The answer of a call that was cancelled before its hooks were heard.
@@ -59,7 +65,7 @@ impl Call<'_> {
     ///
     /// A tool that is hidden is not told of by what its hooks say (R25).
     pub(super) async fn hooks_ahead(&mut self, text: &str) -> Result<Option<String>, Box<Failure>> {
-        let Some(facts) = &self.facts else { return Ok(None) };
+        let Some((facts, _)) = &self.facts else { return Ok(None) };
         let policies = Arc::clone(self.pipeline.catalog.current().policies());
         if facts.matching(&policies.hooks, HookEvent::PreToolUse).is_empty() {
             return Ok(None);
@@ -99,10 +105,9 @@ impl Call<'_> {
             return;
         }
         let snapshot = self.pipeline.catalog.current();
-        let tool = self.request.target.resolved().and_then(|reference| snapshot.find(&reference));
-        let Some(tool) = tool.map(|listed| Arc::clone(listed.tool())) else { return };
+        let Some((_, tool)) = &self.facts else { return };
         let eyes = Eyes::of(self.pipeline, &self.request);
-        if let Some(text) = clean(&eyes, snapshot.policies(), &tool, &words).await {
+        if let Some(text) = clean(&eyes, snapshot.policies(), tool, &words).await {
             failure.message.push_str(": ");
             failure.message.push_str(&text);
         }
@@ -110,14 +115,16 @@ impl Call<'_> {
 
     /// What is left to be heard of the call; none where no hook is for it and none has added anything.
     pub(super) fn behind(&mut self, clean: &Clean) -> Option<Behind> {
-        let facts = self.facts.take()?;
-        let snapshot = self.pipeline.catalog.current();
-        let policies = Arc::clone(snapshot.policies());
+        let (facts, tool) = self.facts.take()?;
+        // R25: a tool that answers like an unknown one does not tell by a hook's words that it is there.
+        if clean.failure().is_some_and(|failure| matches!(failure.code, Code::Disabled | Code::NotAvailable)) {
+            return None;
+        }
+        let policies = Arc::clone(self.pipeline.catalog.current().policies());
         let heard = succeeded(clean) && !facts.matching(&policies.hooks, HookEvent::PostToolUse).is_empty();
         if !heard && self.context.is_empty() {
             return None;
         }
-        let tool = Arc::clone(snapshot.find(facts.tool())?.tool());
         let sent = self.started.as_ref().and_then(|started| started.tool_input().cloned());
         let given = || self.arguments.as_ref().and_then(|arguments| arguments.object().cloned());
         let record = ObservedRecord {

@@ -36,6 +36,7 @@ use crate::model::digest::Digest;
 use crate::model::item::CallInfo;
 use crate::model::name::ToolRef;
 use crate::model::outcome::{Code, Failure, Stage};
+use crate::model::tool::CatalogTool;
 use crate::model::verdict::Refusal;
 use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
@@ -117,7 +118,8 @@ struct Call<'p> {
     drift: Drift,
     inside: Option<Inside>,
     slots: Vec<Slot>,
-    facts: Option<HookFacts>,
+    /// What hooks are told of the call, and its tool as it was found.
+    facts: Option<(HookFacts, Arc<CatalogTool>)>,
     said: Said,
     words: Option<HookText>,
     interrupts: bool,
@@ -204,7 +206,8 @@ impl<'p> Call<'p> {
         match self.request.definitions.hidden(listed.tool(), snapshot.policies()) {
             Some(unshown) => Err(self.hidden(unshown)),
             None => {
-                self.facts = Some(hooks::facts(&self.request, &snapshot, listed.tool()));
+                let facts = hooks::facts(&self.request, &snapshot, listed.tool());
+                self.facts = Some((facts, Arc::clone(listed.tool())));
                 Ok(())
             }
         }
@@ -214,6 +217,8 @@ impl<'p> Call<'p> {
     async fn bind(&mut self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
         let reference = self.request.target.resolved().ok_or_else(|| Failure::not_available(&self.request.target))?;
         match prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen).await {
+            // It has come since its hooks would have been asked: the next call finds it.
+            Ok(_) if self.facts.is_none() => Err(Box::new(Failure::not_available(&self.request.target))),
             Ok(prepared) => Ok(prepared),
             Err(unprepared) => Err(match self.disabled(&reference).await {
                 Some(disabled) => disabled,

@@ -48,7 +48,7 @@ impl Call<'_> {
             arguments: prepared.bound(),
             answered: &Answered::default(),
             now_ms,
-            reviewer: policies.postures.reviewer(),
+            reviewer: policies.postures.reviewer(prepared.tool().connector.as_ref().map(|own| own.id.as_str())),
             widest: &|asks| ask::widest(&prepared, asks).min(remember::widest(&prepared)).min(channel),
         };
         let grants = &*self.pipeline.grants;
@@ -84,7 +84,7 @@ impl Call<'_> {
         let snapshot = self.pipeline.catalog.current();
         let events = [HookEvent::PreToolUse, HookEvent::PermissionRequest, HookEvent::PostToolUse];
         let of = |event| {
-            let hooks = self.facts.iter().flat_map(|facts| facts.matching(&snapshot.policies().hooks, event));
+            let hooks = self.facts.iter().flat_map(|(facts, _)| facts.matching(&snapshot.policies().hooks, event));
             hooks.map(|hook| (event, hook.source.clone())).collect::<Vec<_>>()
         };
         let hooks = events.into_iter().flat_map(of).collect();

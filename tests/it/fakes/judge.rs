@@ -47,6 +47,7 @@ impl AutoReviewer for Judge {
 pub(crate) fn judging(layer: LayerKind, judge: &Arc<Judge>) -> BoundReviewer {
     BoundReviewer {
         source: source(layer, "judge"),
+        may_allow: layer.may_allow_by_default(),
         asks_own_client: false,
         appeal: false,
         reviewer: Ok(Arc::clone(judge) as _),

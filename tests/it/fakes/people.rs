@@ -12,6 +12,7 @@ use portcullis::adapters::store::state::State;
 use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::item::{CompletedItem, Item, StartedItem};
 use portcullis::model::name::ToolRef;
+use portcullis::model::posture::Channel;
 use portcullis::model::verdict::{Label, Remember};
 use portcullis::ports::approval::PastState;
 use portcullis::ports::clock::Clock;
@@ -57,7 +58,7 @@ impl Person {
 
 /// "Allow", remembered as long as this.
 pub(crate) fn allowed(remember: Remember) -> Reply {
-    Reply::Allowed { remember, approver: "ann".to_owned() }
+    Reply::Allowed { remember, approver: "ann".to_owned(), channel: Channel::Program }
 }
 
 #[async_trait]
