@@ -448,3 +448,11 @@ async fn r19_a_hook_that_comes_while_somebody_is_asked_is_not_passed_by() {
     assert_eq!(failed(&finished), (Stage::Hook, Code::PoliciesUnstable));
     assert!(bench.files.handed().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_hook_adds_is_said_with_an_answer_only() {
+    let adds = ahead(json!({ "additionalContext": "the folder is shared" }));
+    let refuses = Scripted::says(deny("no"));
+    let bench = Bench::new(&open().with(LayerKind::User, "no", &refuses).hook(pre(&adds))).await;
+    assert!(!shown(&bench.write().await).contains("shared"));
+}

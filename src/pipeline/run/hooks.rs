@@ -116,8 +116,9 @@ impl Call<'_> {
     /// What is left to be heard of the call; none where no hook is for it and none has added anything.
     pub(super) fn behind(&mut self, clean: &Clean) -> Option<Behind> {
         let (facts, tool) = self.facts.take()?;
-        // R25: a tool that answers like an unknown one does not tell by a hook's words that it is there.
-        if clean.failure().is_some_and(|failure| matches!(failure.code, Code::Disabled | Code::NotAvailable)) {
+        // A call that came to no answer has nothing for hooks to add to; least of all a tool that answers like an unknown one
+        // (R25).
+        if clean.failure().is_some() {
             return None;
         }
         let policies = Arc::clone(self.pipeline.catalog.current().policies());
