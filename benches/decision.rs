@@ -12,6 +12,7 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 // What the scanner takes from its component.
 use std::vec::Vec;
@@ -129,9 +130,14 @@ impl Series {
         self.percentile(50)
     }
 
+    /// What it took where nothing else ran.
+    fn least(&self) -> f64 {
+        self.percentile(0)
+    }
+
     fn print(&self) {
         let (p50, p90, p99) = (self.p50(), self.percentile(90), self.percentile(99));
-        println!("  {:<34} {p50:>9.2} {p90:>9.2} {p99:>9.2}", self.name);
+        println!("  {:<34} {p50:>9.2} {p90:>9.2} {p99:>9.2} {:>9.2}", self.name, self.least());
     }
 }
 
@@ -156,7 +162,7 @@ fn latencies(engine: &Engine, extent: &Extent) {
         time(&mut five, extent.decisions, || layers.iter().for_each(|layer| refuses(&layer.evaluate_here(&small))));
         time(&mut plain, extent.decisions, || assert!(native(black_box(&small))));
     }
-    println!("one decision, microseconds               p50       p90       p99");
+    println!("one decision, microseconds               p50       p90       p99     least");
     fresh.iter().chain([&reused, &five, &plain]).for_each(Series::print);
     ratio("fresh / reused", fresh[0].p50() / reused.p50(), "at most 6");
     ratio("64 KB / 900 B", fresh[1].p50() / fresh[0].p50(), "0.9 to 1.1");
@@ -177,31 +183,93 @@ fn ratio(what: &str, value: f64, aim: &str) {
     println!("  {what:<34} {value:>9.2}   aim: {aim}");
 }
 
+/// What two threads do together, against one; and the same of work that shares nothing, to tell the machine's part from ours.
 fn throughput(engine: &Engine, extent: &Extent) {
-    let component = policy(engine);
-    let small = facts(SIZES[0].1);
-    let decisions = extent.decisions * 4;
-    let run = |threads: usize| {
-        let begun = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| (0..decisions).for_each(|_| refuses(&component.evaluate_here(&small))));
-            }
+    let components = [load(engine, builtin::DEMO_MANAGED, 0), load(engine, &distinct(0), 1)];
+    let calls = [facts(SIZES[0].1), facts(SIZES[0].1)];
+    let buffers = [0; 2].map(|_| std::sync::Mutex::new((vec![1_u8; 64 << 10], vec![0_u8; 64 << 10])));
+    let decide = |component: usize, call: usize| refuses(&components[component].evaluate_here(&calls[call]));
+    let copy = |thread: usize| {
+        let (from, to) = &mut *buffers[thread].lock().unwrap();
+        to.copy_from_slice(black_box(from));
+    };
+    // The system counts who is at an open file, so these two threads share that count and little else.
+    let file = || {
+        (0..20).for_each(|_| {
+            black_box(rustix::fs::fstat(std::io::stdin()).ok());
         });
-        (threads * decisions) as f64 / begun.elapsed().as_secs_f64()
     };
-    let (mut one, mut two) = (Vec::new(), Vec::new());
-    for _ in 0..extent.rounds {
-        one.push(run(1));
-        two.push(run(2));
+    let system = || {
+        (0..20).for_each(|_| {
+            black_box(rustix::process::getuid());
+        });
+    };
+    let kinds: [(&str, &(dyn Fn(usize) + Sync)); 8] = [
+        ("decisions, a call each", &|thread| decide(0, thread)),
+        ("decisions, call and component each", &|thread| decide(thread, thread)),
+        ("decisions on one and the same call", &|_| decide(0, 0)),
+        ("control: arithmetic", &|_| arithmetic()),
+        ("control: 64 KiB copied", &copy),
+        ("control: the plain rule, a call each", &|thread| {
+            (0..50).for_each(|_| assert!(native(black_box(&calls[thread]))))
+        }),
+        ("control: 20 system calls", &|_| system()),
+        ("control: 20 of them on one open file", &|_| file()),
+    ];
+    // Short ones, and many: the best of them had the cores to itself, whatever else the machine does.
+    let (times, runs) = (extent.decisions / 5, extent.rounds * 20);
+    let mut rates = vec![[Vec::new(), Vec::new()]; kinds.len()];
+    for _ in 0..runs {
+        for ((_, work), rates) in kinds.iter().zip(&mut rates) {
+            rates[0].push(together(1, times, *work));
+            rates[1].push(together(2, times, *work));
+        }
     }
-    let median = |values: &mut Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
+    println!("a second, on one thread and on two: the best of {runs} short runs; the medians");
+    let mut scaled = Vec::new();
+    for ((name, _), rates) in kinds.iter().zip(&mut rates) {
+        rates.iter_mut().for_each(|rates| rates.sort_by(f64::total_cmp));
+        let [[one, two], [usual, usual_two]] = [runs - 1, runs / 2].map(|at| [rates[0][at], rates[1][at]]);
+        let (best, medians) = (two / one, usual_two / usual);
+        println!("  {name:<36} {one:>9.0} {two:>9.0} {best:>6.2}   {usual:>9.0} {usual_two:>9.0} {medians:>6.2}");
+        scaled.push(best);
+    }
+    ratio("two threads / one", scaled[0], "at least 1.7");
+    ratio("of what arithmetic gains", scaled[0] / scaled[3], "stated");
+    ratio("of what the plain rule gains", scaled[0] / scaled[5], "stated");
+}
+
+/// Work of several threads that begin at once: how many times a second, from the first one's begin to the last one's end.
+fn together(threads: usize, times: usize, work: &(dyn Fn(usize) + Sync)) -> f64 {
+    let ready = AtomicUsize::new(0);
+    let one = |thread: usize| {
+        work(thread);
+        ready.fetch_add(1, Ordering::SeqCst);
+        while ready.load(Ordering::SeqCst) < threads {
+            std::hint::spin_loop();
+        }
+        let begun = Instant::now();
+        (0..times).for_each(|_| work(thread));
+        (begun, Instant::now())
     };
-    let (one, two) = (median(&mut one), median(&mut two));
-    println!("decisions a second: {one:.0} on one thread, {two:.0} on two");
-    ratio("two threads / one", two / one, "at least 1.7");
+    let one = &one;
+    let spans: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (begun, ended) = (spans.iter().map(|span| span.0).min(), spans.iter().map(|span| span.1).max());
+    (threads * times) as f64 / ended.unwrap().duration_since(begun.unwrap()).as_secs_f64()
+}
+
+/// Some microseconds in the registers of one core.
+fn arithmetic() {
+    let mut number = black_box(0x9E37_79B9_7F4A_7C15_u64);
+    for _ in 0..4000 {
+        number ^= number << 13;
+        number ^= number >> 7;
+        number ^= number << 17;
+    }
+    black_box(number);
 }
 
 /// A megabyte as tools answer it: code, JSON, links, digests and prose, with a secret every 64 KiB.
@@ -218,41 +286,77 @@ iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAA
     part.repeat(16)
 }
 
+/// A sanitiser that takes the text of an answer, and lets all of it pass.
+fn reader() -> Vec<u8> {
+    let text = r#"(module
+        (import "portcullis:policy/types@0.1.0" "[resource-drop]output" (func $drop (param i32)))
+        (import "portcullis:policy/types@0.1.0" "[method]output.text" (func $text (param i32 i32 i32)))
+        (memory (export "memory") 1)
+        (func (export "portcullis:policy/sanitiser@0.1.0#sanitise") (param $output i32) (result i32)
+            (call $text (local.get $output) (i32.const 0) (i32.const 8))
+            (call $drop (local.get $output))
+            (i32.const 64))
+        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+            (i32.mul (i32.const 65536)
+                (memory.grow (i32.shr_u (i32.add (local.get 3) (i32.const 65535)) (i32.const 16))))))"#;
+    guest_builder::from_core_module(&wat::parse_str(text).unwrap(), "wit/v0.1", "output-sanitiser").unwrap()
+}
+
 fn secrets(engine: &Engine, extent: &Extent) {
-    let source = Source { layer: LayerRef::new(LayerKind::User), component: "secrets".into(), digest: None };
-    let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
-    let wanted = Admission { limits, ..Admission::plain(source) };
-    let sanitiser = engine.admit(builtin::SANITISE_SECRETS, wanted).unwrap().sanitiser.unwrap();
+    let admit = |bytes: &[u8], name: &str| {
+        let source = Source { layer: LayerRef::new(LayerKind::User), component: name.into(), digest: None };
+        let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
+        engine.admit(bytes, Admission { limits, ..Admission::plain(source) }).unwrap().sanitiser.unwrap()
+    };
+    let (sanitiser, reader) = (admit(builtin::SANITISE_SECRETS, "secrets"), admit(&reader(), "reader"));
     let text: Arc<str> = megabyte().into();
     let target = Target { place: Place::Text, pointer: "/content/0/text".to_owned(), text: Arc::clone(&text) };
     let small = facts(SIZES[0].1);
-    let answer = Arc::new(OutputFacts {
-        kind: Kind::Tool,
-        tool: ToolRef::parse("files/read").unwrap(),
-        identity: ServerIdentity(Digest::of(b"identity")),
-        caller: Caller::local("bench"),
-        is_error: false,
-        targets: vec![target],
-        labels: Arc::from([]),
-        now_ms: 1_700_000_000_000,
-    });
+    let answer = || {
+        Arc::new(OutputFacts {
+            kind: Kind::Tool,
+            tool: ToolRef::parse("files/read").unwrap(),
+            identity: ServerIdentity(Digest::of(b"identity")),
+            caller: Caller::local("bench"),
+            is_error: false,
+            targets: vec![target.clone()],
+            labels: Arc::from([]),
+            now_ms: 1_700_000_000_000,
+        })
+    };
     let decision = policy(engine);
-    let (mut sandboxed, mut native) = (Series::new("sandboxed, 1 MB"), Series::new("plain Rust, 1 MB"));
+    let mut sandboxed = Series::new("sandboxed");
+    let mut native = Series::new("plain Rust");
     let mut one = Series::new("one decision");
+    let mut read = Series::new("sandboxed, taken and not scanned");
+    let mut digest = Series::new("its digest");
+    let mut copied = Series::new("copied");
     let mut fuel = 0;
     for _ in 0..extent.rounds {
         let times = extent.decisions.div_ceil(50);
+        // Made anew each time, as if no other sanitiser had seen the answer.
         time(&mut sandboxed, times, || {
-            let said = sanitiser.sanitise_here(&answer);
+            let said = sanitiser.sanitise_here(&answer());
             fuel = said.usage.fuel;
             assert!(matches!(said.result, Ok((Clean::Edit(ref edits), _)) if edits.len() == 16), "{:?}", said.result);
         });
         time(&mut native, times, || assert_eq!(scan::scan(black_box(&text)).len(), 16));
         time(&mut one, times, || refuses(&decision.evaluate_here(&small)));
+        time(&mut read, times, || {
+            let said = reader.sanitise_here(&answer());
+            assert!(matches!(said.result, Ok((Clean::Pass, _))), "{:?}", said.result);
+        });
+        time(&mut digest, times, || {
+            black_box(Digest::of(black_box(text.as_bytes())));
+        });
+        time(&mut copied, times, || drop(black_box(text.as_bytes().to_vec())));
     }
-    println!("a megabyte scanned for secrets, microseconds   p50       p90       p99   ({fuel} fuel)");
-    [&sandboxed, &native, &one].into_iter().for_each(Series::print);
+    println!("a megabyte scanned for secrets, microseconds   p50       p90       p99     least   ({fuel} fuel)");
+    [&sandboxed, &native, &one, &read, &digest, &copied].into_iter().for_each(Series::print);
     ratio("sandboxed / (1.3 plain + decision)", sandboxed.p50() / (1.3 * native.p50() + one.p50()), "at most 1");
+    let least = sandboxed.least() / (1.3 * native.least() + one.least());
+    ratio("the same of the least times", least, "at most 1");
+    ratio("what scans / plain, of those", (sandboxed.least() - read.least()) / native.least(), "stated");
 }
 
 /// Loading a component whose code was compiled and kept before.
@@ -268,20 +372,12 @@ fn kept_code(extent: &Extent) {
         // Each is dropped at once, so that the next one cannot share its code.
         time(&mut kept, 1, || drop(load(&engine, builtin::DEMO_MANAGED, number)));
     }
-    println!("loading a component, microseconds         p50       p90       p99");
+    println!("loading a component, microseconds         p50       p90       p99     least");
     [&compiled, &kept].into_iter().for_each(Series::print);
     ratio("kept, in milliseconds", kept.p50() / 1000.0, "at most 0.5");
 }
 
 fn memory(engine: &Engine, extent: &Extent) {
-    // A custom section at the end: other bytes, another digest, the same policy.
-    let distinct = |number: usize| {
-        let mut bytes = builtin::DEMO_MANAGED.to_vec();
-        let content = format!("{number:08}");
-        bytes.extend([0, (content.len() + 2) as u8, 1, b'n']);
-        bytes.extend(content.as_bytes());
-        bytes
-    };
     let before = resident();
     let loaded: Vec<_> = (0..extent.distinct).map(|number| load(engine, &distinct(number), number)).collect();
     let small = facts(SIZES[0].1);
@@ -299,6 +395,15 @@ fn memory(engine: &Engine, extent: &Extent) {
     users.iter().for_each(|component| refuses(&component.evaluate_here(&small)));
     let per_user = resident().saturating_sub(before);
     println!("memory, MiB: {} users of one component {:.1}   aim: 1,000 at most 64", extent.users, mebi(per_user));
+}
+
+/// The policy with a custom section at its end: other bytes, another digest, the same policy.
+fn distinct(number: usize) -> Vec<u8> {
+    let mut bytes = builtin::DEMO_MANAGED.to_vec();
+    let content = format!("{number:08}");
+    bytes.extend([0, (content.len() + 2) as u8, 1, b'n']);
+    bytes.extend(content.as_bytes());
+    bytes
 }
 
 fn mebi(bytes: usize) -> f64 {

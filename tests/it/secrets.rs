@@ -82,6 +82,19 @@ async fn every_secret_of_the_corpus_is_found_to_the_byte_with_its_class() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// The scanner looks at 32 bytes in one step.
+#[tokio::test]
+async fn a_secret_is_found_wherever_in_a_step_it_begins() {
+    let sanitiser = load(json!({}));
+    for Secret { class, text } in corpus().secret {
+        for before in 0..=33 {
+            let text = format!("{}{text}", "\n".repeat(before));
+            let found = marked(&sanitiser, &text.replace(['⟦', '⟧'], "")).await;
+            assert_eq!(found, (text, class.clone()), "behind {before} bytes");
+        }
+    }
+}
+
 #[tokio::test]
 async fn nothing_of_the_corpus_that_is_no_secret_is_touched() {
     let (sanitiser, mut wrong) = (load(json!({})), Vec::new());

@@ -17,43 +17,87 @@ const NEAR: usize = 512;
 /// How long a private key may be; behind that, its end is not looked for.
 const LONGEST_KEY: usize = 64 * 1024;
 
+/// How many bytes are looked at in one step.
+const STEP: usize = 32;
+
 /// Returns the secrets of a text, in order of place and apart.
 ///
-/// A secret is found by a byte of it that texts seldom have, and from there its beginning: most bytes are looked at once, in a
-/// table.
+/// A secret is found by a byte of it that texts seldom have between such neighbours, and from there its beginning. Whole steps of
+/// bytes are looked at together: in a sandbox each turn of a loop counts its fuel and looks at the clock.
+#[cfg_attr(target_arch = "wasm32", target_feature(enable = "simd128"))]
 pub(crate) fn scan(text: &str) -> Vec<Found> {
     let bytes = text.as_bytes();
-    let (mut found, mut at): (Vec<Found>, usize) = (Vec::new(), 0);
-    // What was found up to here; nothing before it is looked at again.
-    let mut done = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hit = match TELLS.get(usize::from(byte)) {
-            Some(0) | None => {
-                at = skip(bytes, at + 1);
-                continue;
+    let mut search = Search { bytes, found: Vec::new(), done: 0, at: 0 };
+    // The first byte has none before it.
+    search.look(0);
+    let mut from = 1;
+    while let Some(words) = step(bytes, from).map(marks) {
+        if words.iter().fold(0, |all, word| all | word) != 0 {
+            for (first, word) in (from..).step_by(8).zip(words) {
+                let mut left = word;
+                while left != 0 {
+                    search.look(first + (left.trailing_zeros() / 8) as usize);
+                    left &= left - 1;
+                }
             }
-            Some(&tells) => tell(bytes, at, done, tells),
-        };
-        match hit {
-            Some(hit) if hit.end > hit.start.max(done) => {
-                at = hit.end.max(at + 1);
-                done = hit.end;
-                merge(&mut found, hit);
-            }
-            _ => at = skip(bytes, at + 1),
         }
+        from = (from + STEP).max(search.at);
     }
-    found
+    (from..bytes.len()).for_each(|at| search.look(at));
+    search.found
 }
 
-/// Returns the next byte that may tell of a secret. In steps of four: most steps see none.
-fn skip(bytes: &[u8], from: usize) -> usize {
-    let tells = |byte: u8| TELLS.get(usize::from(byte)).copied().unwrap_or_default();
-    let rest = bytes.get(from..).unwrap_or_default();
-    let mut steps = rest.chunks_exact(4);
-    let quiet = steps.by_ref().take_while(|step| step.iter().fold(0, |all, byte| all | tells(*byte)) == 0).count() * 4;
-    let last = rest.get(quiet..).unwrap_or_default();
-    from + quiet + last.iter().take_while(|byte| tells(**byte) == 0).count()
+struct Search<'t> {
+    bytes: &'t [u8],
+    found: Vec<Found>,
+    /// Where the last secret ends; what is found later does not begin before it.
+    done: usize,
+    /// The next byte that may tell of one.
+    at: usize,
+}
+
+impl Search<'_> {
+    /// Looks whether the byte at `at` tells of a secret.
+    fn look(&mut self, at: usize) {
+        let Some(byte) = self.bytes.get(at).filter(|_| at >= self.at) else { return };
+        let tells = TELLS.get(usize::from(*byte)).copied().unwrap_or_default();
+        let Some(hit) = tell(self.bytes, at, self.done, tells) else { return };
+        if hit.end > hit.start.max(self.done) {
+            self.at = hit.end.max(at + 1);
+            self.done = hit.end;
+            merge(&mut self.found, hit);
+        }
+    }
+}
+
+/// The bytes of the step that begins at `from`, three times: those before each, themselves, those after each.
+fn step(bytes: &[u8], from: usize) -> Option<[&[u8; STEP]; 3]> {
+    let bytes = bytes.get(from.checked_sub(1)?..from + STEP + 1)?;
+    Some([bytes.first_chunk()?, bytes.get(1..)?.first_chunk()?, bytes.last_chunk()?])
+}
+
+/// Which bytes of a step may tell of a secret: eight to a word, the first one lowest, 1 for each that may.
+fn marks([before, here, after]: [&[u8; STEP]; 3]) -> [u64; STEP / 8] {
+    let (mut marks, mut words) = ([0; STEP], [0; STEP / 8]);
+    for (((mark, before), here), after) in marks.iter_mut().zip(before).zip(here).zip(after) {
+        *mark = u8::from(may_tell(*before, *here, *after));
+    }
+    for (word, eight) in words.iter_mut().zip(marks.as_chunks().0) {
+        *word = u64::from_le_bytes(*eight);
+    }
+    words
+}
+
+/// Whether a byte between two others may tell of a secret; now and then it says so of one that does not.
+///
+/// Without a branch, so that the compiler can ask for sixteen at once, and in few steps: two bytes that differ in one bit are
+/// asked for together.
+const fn may_tell(before: u8, here: u8, after: u8) -> bool {
+    let assigned = (here | 0x10 == b'=') | (here == b':');
+    let amazon_or_google = (here ^ before == b'A' ^ b'I') & (here | 8 == b'I');
+    let bearer_or_basic = (here | 32 == b'b') & (after | 0x24 == b'e');
+    let dot = (here == b'.') & ((before == b'G') | (before == b'9'));
+    assigned | (here == b'_') | (here & 0xFE == b'J') | (here == b'P') | amazon_or_google | bearer_or_basic | dot
 }
 
 /// Of what a byte may tell.
@@ -80,20 +124,39 @@ const TELLS: [u8; 256] = {
     tells
 };
 
-/// Which two bytes in a row a prefix can have where it tells, by [`pair`].
-const PAIRS: [bool; 256] = {
-    let mut pairs = [false; 256];
+/// Which prefixes may be where two bytes stand in a row, by [`pair`]: a bit for each of [`PREFIXED`].
+const AT_PAIR: [u64; 256] = {
+    let mut prefixes = [0; 256];
     let mut at = 0;
     while at < PREFIXED.len() {
         let rule = &PREFIXED[at];
-        pairs[pair(rule.0[rule.told_by() - 1], rule.tell())] = true;
+        let (before, here) = (rule.0[rule.told_by() - 1], rule.tell());
+        assert!(may_tell(before, here, 0), "a prefix that is never looked for");
+        prefixes[pair([before, here])] |= 1 << at;
         at += 1;
     }
-    pairs
+    prefixes
 };
 
+/// The last two letters of the names of secrets, by [`pair`].
+const ENDS: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut at = 0;
+    while at < SECRET_NAMES.len() {
+        let name = SECRET_NAMES[at].0;
+        ends[pair([name[name.len() - 2], name[name.len() - 1]])] = true;
+        at += 1;
+    }
+    ends
+};
+
+/// Whether the name of a secret may end with these two letters.
+fn ends(before: u8, last: u8) -> bool {
+    ENDS.get(pair([before.to_ascii_lowercase(), last.to_ascii_lowercase()])).is_some_and(|known| *known)
+}
+
 /// A number for two bytes; few others share it.
-const fn pair(before: u8, byte: u8) -> usize {
+const fn pair([before, byte]: [u8; 2]) -> usize {
     (before.wrapping_mul(31) ^ byte) as usize
 }
 
@@ -139,15 +202,20 @@ fn run(bytes: &[u8], from: usize, most: usize, of: Charset) -> usize {
 
 /// The token of whose prefix the byte at `told` is the one that tells.
 fn prefixed(bytes: &[u8], told: usize, done: usize) -> Option<Found> {
-    let (byte, before) = (*bytes.get(told)?, *bytes.get(told.checked_sub(1)?)?);
-    if !PAIRS.get(pair(before, byte)).is_some_and(|known| *known) {
-        return None;
-    }
-    let begins = |rule: &&Prefixed| {
-        let at = told.checked_sub(rule.told_by());
-        rule.tell() == byte && at.and_then(|at| bytes.get(at..)).is_some_and(|rest| rest.starts_with(rule.0))
+    let two = *bytes.get(told.checked_sub(1)?..)?.first_chunk()?;
+    let mut left = AT_PAIR.get(pair(two)).copied().unwrap_or_default();
+    let rule = loop {
+        if left == 0 {
+            return None;
+        }
+        let rule = PREFIXED.get(left.trailing_zeros() as usize)?;
+        let rest = told.checked_sub(rule.told_by()).and_then(|at| bytes.get(at..)).unwrap_or_default();
+        // Most words differ in the first byte already.
+        if rest.first() == rule.0.first() && rest.starts_with(rule.0) {
+            break rule;
+        }
+        left &= left - 1;
     };
-    let rule = PREFIXED.iter().find(begins)?;
     let &Prefixed(prefix, of, least, most, kind) = rule;
     let at = told - rule.told_by();
     if prefix == b"eyJ" && at.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'.') {
@@ -344,8 +412,9 @@ fn assigned(bytes: &[u8], separator: usize) -> Option<Found> {
 
 /// What the value of something called like the end of this is.
 pub(crate) fn secret_name(key: &[u8]) -> Option<Kind> {
-    // The letters that these names end with.
-    if !matches!(key.last()?.to_ascii_lowercase(), b'd' | b'e' | b'n' | b't' | b'y') {
+    // Most names end otherwise. Where a `_` or a `-` stands between the last two letters, it takes a closer look.
+    let [before, last] = *key.last_chunk::<2>()?;
+    if !word(last) || word(before) && !ends(before, last) {
         return None;
     }
     // The end without `_` and `-`, in small letters: as long as the longest name.

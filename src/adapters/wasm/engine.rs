@@ -211,7 +211,10 @@ fn pooling(workers: usize) -> Config {
     // Without the scan, resetting a kept memory costs as much as its size, so less is kept.
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();
     pool.pagemap_scan(if scan { Enabled::Yes } else { Enabled::No });
-    pool.linear_memory_keep_resident(if scan { 1 << 20 } else { 512 << 10 });
+    // The longest text that a guest can read at once, its arena and its stack stay: what is given back to the system is taken again
+    // page by page, with a fault for each.
+    let kept = if scan { limits::MAX_READ + (512 << 10) } else { 512 << 10 };
+    pool.linear_memory_keep_resident(kept);
     // Giving a table back to the system interrupts all other cores, for what it takes no time to clear.
     pool.table_keep_resident(limits::MAX_TABLE_ELEMENTS * size_of::<usize>());
     let mut config = reserving();
