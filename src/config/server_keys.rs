@@ -78,8 +78,9 @@ pub struct ServerTable {
     pub omit_tools_from: Option<Vec<Way>>,
     /// Whether hints that relax count (R9). `false` in any layer wins. Default `true` where the defining layer may allow.
     pub trust_annotations: Option<bool>,
-    /// Whether arguments are checked against the tools' input schemas before anybody is asked. `false` counts in the layer that
-    /// defines the server, `true` in any. Default `true`.
+    /// Whether arguments are checked against the tools' input schemas before anybody is asked. A schema that cannot be bounded checks
+    /// nothing, and `tools` says so: one that is too large, refers out of itself or by `$dynamicRef`, or goes round without going into a
+    /// value or with `unevaluatedProperties`. `false` counts in the layer that defines the server, `true` in any. Default `true`.
     pub check_arguments: Option<bool>,
     /// Whether its tools may declare file parameters (`_meta["openai/fileParams"]`): a model is asked for paths there, and the files are uploaded as `[files]` says. `true` counts where the defining layer may allow (R3). `false` in any layer wins. Default `false`.
     pub file_parameters: Option<bool>,

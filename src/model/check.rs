@@ -8,13 +8,15 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::arguments::Arguments;
-use super::schema::{self, BadSchema};
+use super::schema::{self, BadSchema, Schema, TooDeep, Violation};
 use super::text;
 
 /// How many violations are told.
 const MAX_TOLD: usize = 3;
 /// Up to this much work the check is done at once: values of the schema, times bytes of the arguments.
 const LIGHT: usize = 1 << 22;
+/// The same for a schema that refers to itself: every value is weighed first, and some are looked at several times.
+const LIGHT_RECURSIVE: usize = LIGHT >> 5;
 /// With more work than this, arguments are not checked but refused.
 const MOST: usize = 1 << 31;
 
@@ -40,22 +42,21 @@ pub enum Unfit {
         /// The size of the schema.
         values: usize,
     },
+    /// They are nested too deep to be checked against a schema that refers to itself.
+    #[error(
+        "the arguments are nested too deep, or are too many, to be checked against an input schema that refers to itself; \
+         `check_arguments = false` for this server switches the check off"
+    )]
+    TooDeep,
 }
 
 /// A tool's input schema as a check of arguments; compiled when it is first needed, once for all its clones.
 #[derive(Debug, Clone, Default)]
-pub struct ArgumentCheck(Arc<OnceLock<Result<Compiled, BadSchema>>>);
-
-#[derive(Debug)]
-struct Compiled {
-    validator: jsonschema::Validator,
-    values: usize,
-}
+pub struct ArgumentCheck(Arc<OnceLock<Result<Schema, BadSchema>>>);
 
 impl ArgumentCheck {
-    fn compiled(&self, input: &Value) -> Result<&Compiled, &BadSchema> {
-        let compile = || Ok(Compiled { values: schema::size(input)?, validator: schema::compile(input)? });
-        self.0.get_or_init(compile).as_ref()
+    fn compiled(&self, input: &Value) -> Result<&Schema, &BadSchema> {
+        self.0.get_or_init(|| schema::compile(input)).as_ref()
     }
 
     /// Returns why `input` checks nothing, if so.
@@ -66,7 +67,10 @@ impl ArgumentCheck {
     /// Whether checking may take long enough to be done aside.
     pub(super) fn is_heavy(&self, arguments: &Arguments, input: &Value) -> bool {
         match self.0.get() {
-            Some(Ok(compiled)) => compiled.values.saturating_mul(arguments.canonical().len()) > LIGHT,
+            Some(Ok(compiled)) => {
+                let light = if compiled.is_recursive() { LIGHT_RECURSIVE } else { LIGHT };
+                compiled.values().saturating_mul(arguments.canonical().len()) > light
+            }
             Some(Err(_)) => false,
             // What it comes to is not known before it is compiled, and a large one takes a while to be.
             None => {
@@ -77,25 +81,24 @@ impl ArgumentCheck {
 
     /// Checks arguments against `input`, the schema that this was made for.
     pub(super) fn check(&self, arguments: &Arguments, input: &Value) -> Result<(), Unfit> {
-        let Ok(Compiled { validator, values }) = self.compiled(input) else { return Ok(()) };
-        let bytes = arguments.canonical().len();
+        let Ok(compiled) = self.compiled(input) else { return Ok(()) };
+        let (bytes, values) = (arguments.canonical().len(), compiled.values());
         if values.saturating_mul(bytes) > MOST {
-            return Err(Unfit::TooMuch { bytes, values: *values });
+            return Err(Unfit::TooMuch { bytes, values });
         }
         let instance = arguments.object().cloned().map_or_else(|| Value::Object(serde_json::Map::new()), Value::Object);
-        let mut errors = validator.iter_errors(&instance);
-        let told: Vec<String> = errors.by_ref().take(MAX_TOLD).map(|error| told(&error)).collect();
-        if told.is_empty() {
+        let violations = compiled.violations(&instance, MAX_TOLD + 1).map_err(|TooDeep| Unfit::TooDeep)?;
+        if violations.is_empty() {
             return Ok(());
         }
-        Err(Unfit::Violates { told, more: errors.next().is_some() })
+        let more = violations.len() > MAX_TOLD;
+        Err(Unfit::Violates { told: violations.iter().take(MAX_TOLD).map(told).collect(), more })
     }
 }
 
-fn told(error: &jsonschema::ValidationError<'_>) -> String {
-    let place = error.instance_path().to_string();
-    let place = if place.is_empty() { "at the top".to_owned() } else { format!("at {}", text::shown(&place, 128)) };
-    format!("{place}, {}", text::shown(&error.masked().to_string(), 256))
+fn told(Violation { pointer, masked, .. }: &Violation) -> String {
+    let place = if pointer.is_empty() { "at the top".to_owned() } else { format!("at {}", text::shown(pointer, 128)) };
+    format!("{place}, {}", text::shown(masked, 256))
 }
 
 /// Two checks are alike: what they check by is beside them.
@@ -149,8 +152,21 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_that_refers_to_itself_checks_what_it_says_and_what_is_too_deep_for_it_is_refused() {
+        let tree = json!({"type":"object","properties":{"a":{"$ref":"#"}}});
+        let nested = |depth: usize, leaf: &str| format!("{}{leaf}{}", r#"{"a":"#.repeat(depth), "}".repeat(depth));
+        assert_eq!(check(&tree, &nested(100, "{}")), Ok(()));
+        let told = check(&tree, &nested(3, "7")).unwrap_err().to_string();
+        assert!(told.contains("at /a/a/a") && told.contains("object"), "{told}");
+        let chain = json!({"type":"object","properties":{"a":{"allOf":[{"allOf":[{"$ref":"#"}]}]}}});
+        let told = check(&chain, &nested(100, "{}")).unwrap_err().to_string();
+        assert!(told.contains("too deep") && told.contains("check_arguments"), "{told}");
+        assert_eq!(check(&chain, &nested(50, "{}")), Ok(()));
+    }
+
+    #[test]
     fn a_schema_that_cannot_be_used_checks_nothing_and_says_why() {
-        let round = json!({"properties":{"a":{"$ref":"#"}}});
+        let round = json!({"properties":{"a":{"anyOf":[{"$ref":"#/properties/a"}]}}});
         assert_eq!(check(&round, r#"{"a":7}"#), Ok(()));
         assert_eq!(ArgumentCheck::default().unusable(&round), Some(&BadSchema::References));
     }

@@ -32,3 +32,4 @@ pub mod truncate;
 pub mod verdict;
 
 mod spelled;
+mod weight;

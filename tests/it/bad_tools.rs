@@ -15,7 +15,7 @@ use portcullis::pipeline::emit::views::model::ModelViewOptions;
 use serde_json::{Value, json};
 
 use crate::fakes::Journal;
-use crate::fakes::bench::failed;
+use crate::fakes::bench::{failed, said};
 use crate::fakes::house::House;
 use crate::fakes::server::{FakeServer, tool, tool_with};
 
@@ -45,7 +45,7 @@ async fn assert_good_works(session: &Session, step: &Step) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_schema_that_refers_to_itself_is_given_its_tool_runs_and_that_nothing_is_checked_is_told() {
+async fn a_schema_that_refers_to_itself_is_given_and_checked_and_one_that_says_nothing_by_it_is_told_of() {
     let node = json!({ "type": "object", "properties": { "next": { "$ref": "#/$defs/node" } } });
     let cyclic = json!({
         "type": "object",
@@ -61,10 +61,16 @@ async fn a_schema_that_refers_to_itself_is_given_its_tool_runs_and_that_nothing_
     assert_good_works(&session, &step).await;
     let call = FunctionCall::new(Some("mcp__odd"), "cyclic", r#"{"list":{"next":{"next":{}}}}"#);
     assert!(!session.dispatch(&step, call).await.is_error());
+    let call = FunctionCall::new(Some("mcp__odd"), "cyclic", r#"{"list":{"next":{"next":7}}}"#);
+    let Dispatched::Called(done) = session.dispatch(&step, call).await else { panic!("it is not there") };
+    assert_eq!(failed(&done).1, Code::InvalidArguments);
+    assert!(said(&done).contains("/list/next/next"), "{}", said(&done));
     let snapshot = step.listing().snapshot();
     let unchecked = snapshot.tools().iter().filter(|tool| tool.definition.unchecked().is_some());
     let unchecked: Vec<_> = unchecked.map(|tool| tool.definition.name().as_str()).collect();
-    assert_eq!(unchecked, ["cyclic", "endless"]);
+    assert_eq!(unchecked, ["endless"]);
+    let call = FunctionCall::new(Some("mcp__odd"), "endless", r#"{"a":7}"#);
+    assert!(!session.dispatch(&step, call).await.is_error(), "it checks nothing");
 }
 
 #[tokio::test(start_paused = true)]

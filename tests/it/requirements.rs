@@ -81,7 +81,7 @@ fn what_a_requirement_cannot_mean_fails_the_layer() {
 }
 
 #[test]
-fn r5_a_server_exists_only_by_name_and_exact_command() {
+fn l2_l3_r5_a_server_exists_only_by_name_and_exact_command() {
     let required = "[[requirements.servers]]\nname = 'files'\ncommand = ['npx', '-y', '@mcp/files', '.']\n";
     let server = |name: &str, rest: &str| format!("[mcp_servers.{name}]\ncommand = 'npx'\n{rest}");
     let verdict = |name, rest: &str| enabled(&sound(&[(Organisation, required), (User, &server(name, rest))]), name);

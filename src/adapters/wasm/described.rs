@@ -33,9 +33,10 @@ pub(super) fn check(shared: &Shared, component: &Arc<Component>) -> Result<(), F
 fn against(text: &str, settings: &Value) -> Result<Vec<(String, String)>, Fault> {
     let bad = |why: &str| Fault::new(FaultCode::Settings, format!("the schema that it brings for its settings {why}"));
     let schema: Value = serde_json::from_str(text).map_err(|error| bad(&format!("is no JSON: {error}")))?;
-    let validator = schema::compile(&schema).map_err(|error| bad(&error.to_string()))?;
-    let errors = validator.iter_errors(settings);
-    Ok(errors.take(NAMED + 1).map(|error| (error.instance_path().to_string(), error.to_string())).collect())
+    let compiled = schema::compile(&schema).map_err(|error| bad(&error.to_string()))?;
+    let violations = compiled.violations(settings, NAMED + 1);
+    let violations = violations.map_err(|deep| Fault::new(FaultCode::Settings, format!("what is set {deep}")))?;
+    Ok(violations.into_iter().map(|violation| (violation.pointer, violation.text)).collect())
 }
 
 fn refuse(problems: Vec<(String, String)>) -> Result<(), Fault> {
