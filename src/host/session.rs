@@ -24,7 +24,7 @@ use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, ShownTool};
 use crate::pipeline::consent::connector;
 use crate::pipeline::consent::review::Breaker;
 use crate::pipeline::dispatch::memory::ThreadMemory;
-use crate::pipeline::dispatch::meta::TurnInfo;
+use crate::pipeline::dispatch::meta::{TraceId, TurnInfo};
 use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Viewer};
 use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
 use crate::ports::memory::MemorySink;
@@ -87,6 +87,8 @@ pub struct SessionCall {
     pub turn_metadata: Option<serde_json::Map<String, serde_json::Value>>,
     /// The sandbox, for servers that ask for it; none: no server is told.
     pub sandbox: Option<Arc<SandboxState>>,
+    /// The trace that it belongs to; none: no server is told of any.
+    pub trace: Option<TraceId>,
     /// Where progress goes, if it is wanted.
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Who answers what the server asks meanwhile; none: nobody.
@@ -110,6 +112,7 @@ impl SessionCall {
             client_meta: serde_json::Map::new(),
             turn_metadata: None,
             sandbox: None,
+            trace: None,
             progress: None,
             questions: None,
             reviewer: None,
@@ -446,6 +449,7 @@ impl Session {
                 thread_id: self.caller.session.as_str().to_owned(),
                 metadata: call.turn_metadata,
                 sandbox: call.sandbox,
+                trace: call.trace,
                 client_meta: call.client_meta,
             },
             memory: self.memory.lock().clone(),

@@ -27,6 +27,7 @@ use crate::pipeline::admit::handlers::Handler;
 use crate::pipeline::admit::schema::Unconvertible;
 use crate::pipeline::admit::search::{BadSearch, SearchIndex, TOOL_SEARCH};
 use crate::pipeline::admit::spec::{Deferred, NamespaceSpec, ScriptSpec, merge};
+use crate::pipeline::dispatch::meta::TraceId;
 use crate::pipeline::emit::views::model::{ModelView, ModelViewOptions};
 
 /// A tool at one step.
@@ -132,6 +133,8 @@ pub struct FunctionCall {
     pub turn_metadata: Option<serde_json::Map<String, Value>>,
     /// The sandbox, for servers that ask for it; none: no server is told.
     pub sandbox: Option<Arc<SandboxState>>,
+    /// The trace that it belongs to; none: no server is told of any.
+    pub trace: Option<TraceId>,
     /// Ends the call.
     pub cancel: CancellationToken,
 }
@@ -147,6 +150,7 @@ impl FunctionCall {
             arguments: arguments.into(),
             turn_metadata: None,
             sandbox: None,
+            trace: None,
             cancel: CancellationToken::new(),
         }
     }
@@ -294,7 +298,7 @@ impl Session {
         let tool = offer.handler.tool();
         let mut made = SessionCall::new(Target::from(tool.reference()), call.arguments);
         (made.id, made.turn_metadata, made.cancel) = (call.id, call.turn_metadata, call.cancel);
-        made.sandbox = call.sandbox;
+        (made.sandbox, made.trace) = (call.sandbox, call.trace);
         // What the model of this step was shown, whatever was shown since.
         made.seen = Some(tool.definition.digest());
         Dispatched::Called(Box::new(self.call(made).await))

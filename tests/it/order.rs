@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use portcullis::adapters::mcp::lanes::Lanes;
 use portcullis::config::server_keys::Sharing;
+use portcullis::host::listing::Surface;
 use portcullis::host::session::SessionCall;
 use portcullis::host::step::FunctionCall;
 use portcullis::model::decision::Spoken;
@@ -15,7 +16,8 @@ use portcullis::model::posture::ApprovalMode;
 use portcullis::model::sandbox::{DirectoryUri, SandboxState};
 use portcullis::model::tool::Plugin;
 use portcullis::model::verdict::{FaultCode, Remember, Verdict};
-use portcullis::pipeline::dispatch::meta::TurnInfo;
+use portcullis::pipeline::admit::exposure::Exposing;
+use portcullis::pipeline::dispatch::meta::{BadTraceId, TraceId, TurnInfo};
 use portcullis::pipeline::{CallRequest, Would};
 use portcullis::ports::recorder::Consent;
 use portcullis::ports::reviewer::Reply;
@@ -25,7 +27,7 @@ use crate::fakes::bench::Bench;
 use crate::fakes::house::{House, call, spec};
 use crate::fakes::people::{Person, allowed};
 use crate::fakes::policy::{Apps, Policies, Scripted, ask, bound, deny};
-use crate::fakes::server::{FakeServer, How, tool, tool_with};
+use crate::fakes::server::{FakeServer, Handed, How, tool, tool_with};
 use crate::fakes::{Gate, Journal};
 
 /// A bench whose user layer asks by a component that notes its evaluations.
@@ -154,6 +156,34 @@ async fn m1_the_request_says_its_call_its_turn_and_its_thread() {
     let (id, meta) = meta_with(&bench, TurnInfo { metadata, ..turn(json!({})) }).await;
     let wanted = json!({"callId": id, "x-codex-turn-metadata": {"turn_id": "7"}, "threadId": "thread"});
     assert_eq!(Value::Object(meta), wanted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_traced_tells_its_trace_and_no_other_call_does() {
+    // catalog-dispatch 5.1, last row: `codex_bridge_mcp_call_id`.
+    let bench = Bench::open().await;
+    let (_, untraced) = meta_with(&bench, turn(json!({"codex_bridge_mcp_call_id": "claimed"}))).await;
+    assert!(!untraced.contains_key("codex_bridge_mcp_call_id"));
+    let trace = Some(TraceId::parse("4bf92f3577b34da6a3ce929d0e0e4736").unwrap());
+    let (id, meta) = meta_with(&bench, TurnInfo { trace: trace.clone(), ..turn(json!({})) }).await;
+    let wanted =
+        json!({"callId": id, "threadId": "thread", "codex_bridge_mcp_call_id": "4bf92f3577b34da6a3ce929d0e0e4736"});
+    assert_eq!(Value::Object(meta), wanted);
+
+    // A model's function call, and any other, bring it from whoever embeds the host.
+    let server = FakeServer::new("files", &Journal::default(), vec![tool("write")]);
+    let house = House::of(&[&server]);
+    let session = house.session();
+    session.show_on(Surface::Library(Exposing::library()));
+    session.call(SessionCall { trace: trace.clone(), ..call("files/write") }).await;
+    let step = session.step().await.unwrap();
+    let made = FunctionCall { trace, ..FunctionCall::new(Some("mcp__files"), "write", "{}") };
+    session.dispatch(&step, made).await;
+    let told = |handed: &Handed| handed.meta["codex_bridge_mcp_call_id"].as_str().map(str::len);
+    assert_eq!(server.handed().iter().map(told).collect::<Vec<_>>(), [Some(32), Some(32)]);
+    for bad in ["", "a b", "a\n", "é", &"x".repeat(129)] {
+        assert_eq!(TraceId::parse(bad), Err(BadTraceId), "{bad:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

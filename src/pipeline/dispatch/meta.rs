@@ -13,6 +13,37 @@ use crate::pipeline::bind::prepare::Prepared;
 const APPS: &str = "_codex_apps";
 /// The key of the turn's metadata.
 const TURN: &str = "x-codex-turn-metadata";
+/// The key of the trace that the call belongs to.
+const TRACE: &str = "codex_bridge_mcp_call_id";
+/// The longest id of a trace, in bytes.
+pub const MAX_TRACE_ID: usize = 128;
+
+/// The id of the trace that a call belongs to, as whoever traces it spells it. At most [`MAX_TRACE_ID`] visible ASCII
+/// characters: servers are told it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceId(Arc<str>);
+
+/// A text that is no id of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the id of a trace is 1 to {MAX_TRACE_ID} visible ASCII characters")]
+pub struct BadTraceId;
+
+impl TraceId {
+    /// Takes an id.
+    ///
+    /// # Errors
+    /// [`BadTraceId`].
+    pub fn parse(text: &str) -> Result<Self, BadTraceId> {
+        let fits = (1..=MAX_TRACE_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if fits { Ok(Self(text.into())) } else { Err(BadTraceId) }
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 /// What the request says about its turn.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -23,6 +54,8 @@ pub struct TurnInfo {
     pub metadata: Option<Map<String, Value>>,
     /// The sandbox, for servers that ask for it; none: no server is told.
     pub sandbox: Option<Arc<SandboxState>>,
+    /// The trace that the call belongs to; none: no server is told of any.
+    pub trace: Option<TraceId>,
     /// `_meta` of the client's own request, passed on but for what belongs to the client's hop.
     pub client_meta: Map<String, Value>,
 }
@@ -37,7 +70,7 @@ impl TurnInfo {
 /// Keys that a client's `_meta` may not carry to an upstream: those that mean something on one hop only, and those by
 /// which an upstream is told what this host vouches for.
 fn is_not_the_clients(key: &str) -> bool {
-    const OURS: [&str; 6] = ["callId", "threadId", "plugin_id", TURN, APPS, "codex_bridge_mcp_call_id"];
+    const OURS: [&str; 6] = ["callId", "threadId", "plugin_id", TURN, APPS, TRACE];
     const PREFIXES: [&str; 3] = ["io.modelcontextprotocol/", "portcullis/", "codex/"];
     key == "progressToken" || OURS.contains(&key) || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
@@ -62,6 +95,9 @@ pub fn request_meta(call: &CallId, prepared: &Prepared, turn: &TurnInfo) -> Map<
     meta.insert("threadId".to_owned(), Value::from(turn.thread_id.as_str()));
     if let Some(state) = sandbox(prepared, turn) {
         meta.insert(SANDBOX_STATE.to_owned(), state);
+    }
+    if let Some(trace) = &turn.trace {
+        meta.insert(TRACE.to_owned(), Value::from(trace.as_str()));
     }
     meta
 }
