@@ -110,6 +110,7 @@ Examples:
 Examples:
   portcullis tools
   portcullis tools --for responses --format json
+  portcullis tools --for responses --no-namespaces
   portcullis tools --search")]
     Tools {
         /// Whose names to show: those of the gateway's clients, or namespaces and names for a Responses model
@@ -118,6 +119,9 @@ Examples:
         /// As if tools were found by search, whatever the configuration and the number of tools say
         #[arg(long)]
         search: bool,
+        /// With `--for responses`: as for a model whose provider takes no namespaces, and so none of these tools
+        #[arg(long)]
+        no_namespaces: bool,
     },
     /// Say what a call would come to, and why, without making it
     ///

@@ -66,7 +66,9 @@ fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
         match command {
             Command::Serve => Box::pin(serve::run(global)).await,
             Command::Call(target) => Box::pin(call::run(global, target)).await,
-            Command::Tools { audience, search } => Box::pin(tools::run(global, audience, search)).await,
+            Command::Tools { audience, search, no_namespaces } => {
+                Box::pin(tools::run(global, audience, tools::Model { search, namespaces: !no_namespaces })).await
+            }
             Command::Explain(target) => Box::pin(explain::run(global, target)).await,
             Command::Demo => Box::pin(demo::run(global)).await,
             Command::Login(login) => Box::pin(login::run(global, &login)).await,

@@ -26,8 +26,21 @@ use super::exit::{Exit, Trouble};
 use super::render::{self, BAD, FAINT, GOOD, STRONG, WARN, field, styled};
 use super::{decision, setup};
 
+/// What the model is taken to be like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Model {
+    /// Whether tools are found by search, whatever is configured.
+    pub(crate) search: bool,
+    /// Whether its provider takes namespaces.
+    pub(crate) namespaces: bool,
+}
+
 /// Lists the tools, and ends the servers.
-pub(crate) async fn run(global: &Global, audience: Audience, search: bool) -> Result<Exit, Trouble> {
+pub(crate) async fn run(global: &Global, audience: Audience, model: Model) -> Result<Exit, Trouble> {
+    if audience == Audience::Mcp && !model.namespaces {
+        let hint = "`--no-namespaces` goes with `--for responses`";
+        return Err(Trouble::new(Exit::Usage, "names for MCP clients have no namespaces in any case").hint(hint));
+    }
     let stop = setup::stop_on_signals()?;
     let setup::Wired { resolved, parts, .. } = setup::wire(global).await?;
     if !resolved.refusals.is_empty() {
@@ -41,7 +54,7 @@ pub(crate) async fn run(global: &Global, audience: Audience, search: bool) -> Re
         () = host.fleet().settle_fully() => true,
         () = stop.cancelled() => false,
     };
-    session.show_on(surface(audience, search, &resolved));
+    session.show_on(surface(audience, model, &resolved));
     let (view, servers) = (View::of(&session, audience).await?, host.status());
     let unmatched = unmatched_tools(&resolved, &host.known_tools());
     host.shutdown(Duration::ZERO).await;
@@ -264,12 +277,12 @@ fn machine(view: &View, servers: &[ServerStatus], warnings: &[&Problem]) -> Valu
 }
 
 /// Where the tools would be shown.
-fn surface(audience: Audience, search: bool, resolved: &Resolved) -> Surface {
+fn surface(audience: Audience, Model { search, namespaces }: Model, resolved: &Resolved) -> Surface {
     let configured = Searching::of(&resolved.gateway);
     match audience {
         Audience::Mcp => {
             Surface::Gateway { searching: if search { Searching::Always } else { configured }, app_surface: false }
         }
-        Audience::Responses => Surface::Library(Exposing { search, ..Exposing::library() }),
+        Audience::Responses => Surface::Library(Exposing { search, namespaces, ..Exposing::library() }),
     }
 }

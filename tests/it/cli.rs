@@ -426,6 +426,15 @@ fn tools_lists_what_is_there_and_what_is_not_and_why() {
     let tools: Vec<_> = responses["tools"].as_array().unwrap().iter().map(names).collect();
     let row = |a: &str, b: &str| (format!("\"{a}\""), format!("\"{b}\""), "\"direct\"".to_owned());
     assert_eq!(tools, [row("mcp__bad", "good"), row("mcp__good", "echo")]);
+
+    // A provider that takes no namespaces is given none of them (catalog-dispatch 1.4 rule 15).
+    let flags = ["tools", "--for", "responses", "--no-namespaces", "--search", "--format", "json"];
+    let without = json(&place.run(&flags).out);
+    assert_eq!(without["request"]["tools"], serde_json::json!([]));
+    let exposures: Vec<_> = without["tools"].as_array().unwrap().iter().map(|tool| &tool["exposure"]).collect();
+    assert_eq!(exposures, ["code-mode-only", "code-mode-only"]);
+    assert!(without["tools"][0]["reason"].as_str().unwrap().contains("takes no namespaces"));
+    assert_eq!(place.run(&["tools", "--no-namespaces"]).code, 2);
 }
 
 #[test]

@@ -62,6 +62,24 @@ async fn redefine(house: &House, server: &Arc<FakeServer>, tools: Vec<String>) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_provider_without_namespaces_is_given_no_tool_and_scripts_have_them_all() {
+    // catalog-dispatch 1.4 rule 15 and 3.2 rule 11.
+    let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
+    let house = House::of(&[&files]);
+    for search in [false, true] {
+        let session = session(&house, Exposing { namespaces: false, ..exposing(search) });
+        let step = session.step().await.unwrap();
+        assert_eq!((step.tools(), step.namespaces(), step.search_tool()), (vec![], vec![], None));
+        assert_eq!(step.scripts().count(), 2);
+        let reason = step.offers()[0].reason.to_string();
+        assert!(reason.contains("takes no namespaces"), "{reason}");
+        // A tool that a script names is called as any other.
+        let finished = called(session.dispatch(&step, FunctionCall::new(Some("mcp__files"), "read", "{}")).await);
+        assert_eq!(finished.item.status, Status::Completed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn e1_without_search_all_tools_are_in_the_request_and_with_it_the_search_tool_alone() {
     let files = FakeServer::new("files", &Journal::default(), vec![tool("write"), tool("read")]);
     let house = House::of(&[&files]);

@@ -93,9 +93,12 @@ impl Registry {
 pub struct Exposing {
     /// By which name tools are registered.
     pub registry: Registry,
-    /// Whether tools can be searched: the model takes the search tool and the provider namespaces; in the gateway,
+    /// Whether tools can be searched: the model takes the search tool (and its provider namespaces); in the gateway,
     /// whether it has `search_tools` and `call_tool`.
     pub search: bool,
+    /// Whether the model's provider takes namespaces. One that does not is given none of these tools, for all of them stand in
+    /// one (catalog-dispatch 1.4 rule 15), and nothing is found by search (3.2 rule 11); scripts have them as before.
+    pub namespaces: bool,
     /// Whether the model calls tools from scripts only.
     pub code_only: bool,
     /// Whether Apps are on.
@@ -118,6 +121,7 @@ impl Exposing {
         Self {
             registry: Registry::Namespaced,
             search: false,
+            namespaces: true,
             code_only: false,
             apps: true,
             app_surface: false,
@@ -257,6 +261,8 @@ pub struct Left {
     pub direct_only: bool,
     /// Whether tools can be searched.
     pub search: bool,
+    /// Whether the model's provider takes namespaces.
+    pub namespaces: bool,
     /// Whether the model calls from scripts only.
     pub code_only: bool,
 }
@@ -265,7 +271,8 @@ impl Left {
     /// Returns the ways after `omit_tools_from` and the direct-only namespaces: direct, deferred, scripts.
     fn ways(&self) -> (bool, bool, bool) {
         let keeps = |way| !self.omitted.contains(&way);
-        (keeps(Way::Direct), keeps(Way::Deferred) && !self.direct_only, keeps(Way::CodeMode) && !self.direct_only)
+        let (direct, deferred) = (keeps(Way::Direct) && self.namespaces, keeps(Way::Deferred) && self.namespaces);
+        (direct, deferred && !self.direct_only, keeps(Way::CodeMode) && !self.direct_only)
     }
 
     /// Returns the exposure.
@@ -315,6 +322,7 @@ impl Left {
     }
 }
 
+const NO_NAMESPACES: &str = "the model's provider takes no namespaces, and the tool stands in one";
 const DIRECT_ONLY: &str = "its namespace is among `code_mode.direct_only_tool_namespaces`";
 
 impl fmt::Display for Left {
@@ -333,8 +341,13 @@ impl fmt::Display for Left {
             // Neither listed nor found.
             Exposure::CodeModeOnly | Exposure::Hidden | Exposure::Absent => {
                 let mut facts: Vec<_> = self.omits(&[Way::Direct, Way::Deferred, Way::CodeMode]).into_iter().collect();
+                if !self.namespaces {
+                    facts.push(NO_NAMESPACES.to_owned());
+                }
                 if self.direct_only {
                     facts.push(DIRECT_ONLY.to_owned());
+                } else if !self.namespaces {
+                    // That says it all: nothing could be searched either.
                 } else if !self.omitted.contains(&Way::Deferred) {
                     facts.push(self.no_search());
                 }
@@ -395,6 +408,7 @@ pub fn expose(candidates: &[Candidate<'_>], how: &Exposing) -> Result<Exposures,
                 omitted: candidate.omitted.clone(),
                 direct_only: how.direct_only.contains(candidate.tool.namespace.as_str()),
                 search: how.search,
+                namespaces: how.namespaces,
                 code_only: how.code_only,
             })
         });

@@ -288,18 +288,64 @@ fn a_direct_only_namespace_is_listed_even_where_there_is_search() {
     );
 }
 
-/// Rule 14 word by word, as sets.
-fn rule_14(omitted: &BTreeSet<Way>, direct_only: bool, search: bool, code_only: bool) -> Exposure {
+/// 1.4 rule 15 and 3.2 rule 11, which the reference gives no vectors for.
+#[test]
+fn a_provider_without_namespaces_is_given_no_tool_and_says_so() {
+    use Way::{CodeMode, Deferred, Direct};
+    const NONE: &str = "the model's provider takes no namespaces, and the tool stands in one";
+    let without = |how: Exposing| Exposing { namespaces: false, ..how };
+    let one = || Row::ordinary("a");
+    let cases = [
+        ("listed otherwise", one(), without(Exposing::library()), format!("a code-mode-only: {NONE}")),
+        ("found by search otherwise", one(), without(searching()), format!("a code-mode-only: {NONE}")),
+        ("an App's", Row::app("a"), without(searching()), format!("a code-mode-only: {NONE}")),
+        (
+            "not for scripts",
+            one().without(&[CodeMode]),
+            without(Exposing::library()),
+            format!("a hidden: `omit_tools_from` names `code_mode`, and {NONE}"),
+        ),
+        (
+            "for scripts alone",
+            one().without(&[Direct, Deferred]),
+            without(Exposing::library()),
+            format!("a code-mode-only: `omit_tools_from` names `direct` and `deferred`, and {NONE}"),
+        ),
+        (
+            "in a direct-only namespace",
+            one(),
+            without(Exposing { direct_only: ["mcp__files".to_owned()].into(), ..searching() }),
+            format!("a hidden: {NONE}, and {DIRECT_ONLY}"),
+        ),
+        (
+            "absent",
+            Row::app("a").disabled(),
+            without(Exposing::library()),
+            "a absent: a connector policy disables it".to_owned(),
+        ),
+    ];
+    for (what, row, how, expected) in cases {
+        assert_eq!(lines(&[row], &how), [expected], "{what}");
+    }
+}
+
+/// Rules 11 and 14 of 3.2 and rule 15 of 1.4 word by word, as sets.
+fn rule_14(left: &Left) -> Exposure {
+    let Left { omitted, direct_only, search, namespaces, code_only } = left;
     let mut ways: BTreeSet<_> = [Way::Direct, Way::Deferred, Way::CodeMode].into();
     ways.retain(|way| !omitted.contains(way));
-    if direct_only {
+    if *direct_only {
         ways.remove(&Way::Deferred);
         ways.remove(&Way::CodeMode);
     }
-    if search && ways.contains(&Way::Deferred) && (!code_only || ways.contains(&Way::CodeMode)) {
+    let available = *search && *namespaces;
+    if available && ways.contains(&Way::Deferred) && (!code_only || ways.contains(&Way::CodeMode)) {
         ways.remove(&Way::Direct);
     } else {
         ways.remove(&Way::Deferred);
+    }
+    if !namespaces {
+        ways.remove(&Way::Direct);
     }
     match ways.into_iter().collect::<Vec<_>>().as_slice() {
         [] => Exposure::Hidden,
@@ -313,13 +359,14 @@ fn rule_14(omitted: &BTreeSet<Way>, direct_only: bool, search: bool, code_only: 
 }
 
 #[test]
-fn all_64_cases_of_rule_14_are_as_it_says_and_have_a_reason() {
-    for bits in 0_u8..64 {
+fn all_128_cases_of_rule_14_are_as_it_says_and_have_a_reason() {
+    for bits in 0_u8..128 {
         let bit = |n: u8| bits & (1 << n) != 0;
         let ways = [Way::Direct, Way::Deferred, Way::CodeMode];
         let omitted: BTreeSet<_> = (0..3).filter(|n| bit(*n)).map(|n| ways[usize::from(n)]).collect();
-        let left = Left { omitted, direct_only: bit(3), search: bit(4), code_only: bit(5) };
-        assert_eq!(left.exposure(), rule_14(&left.omitted, left.direct_only, left.search, left.code_only), "{left:?}");
+        let (direct_only, search, code_only) = (bit(3), bit(4), bit(5));
+        let left = Left { omitted, direct_only, search, namespaces: bit(6), code_only };
+        assert_eq!(left.exposure(), rule_14(&left), "{left:?}");
         let reason = left.to_string();
         assert!(reason.len() > 10 && !reason.starts_with(", ") && !reason.contains(", and ,"), "{left:?}: {reason:?}");
     }
