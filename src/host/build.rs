@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fleet::{BackOff, ServerSpec};
+use super::known::KnownLists;
 use super::overlay::{self, NotAdded};
 use super::reload::{Loaded, Reloader};
 use super::{Host, wire};
@@ -55,6 +56,7 @@ pub struct HostBuilder {
     grants: Option<Arc<dyn Grants>>,
     state: Option<Arc<dyn PolicyState>>,
     ask_deadline: Option<Duration>,
+    known: Option<KnownLists>,
 }
 
 /// A running host, and the configuration that it was built from.
@@ -108,6 +110,7 @@ impl HostBuilder {
             grants: None,
             state: None,
             ask_deadline: None,
+            known: None,
         }
     }
 
@@ -144,6 +147,14 @@ impl HostBuilder {
     #[must_use]
     pub fn grants(mut self, grants: Arc<dyn Grants>) -> Self {
         self.grants = Some(grants);
+        self
+    }
+
+    /// Says what is known of servers' last lists, and where they are kept: hosts that share it list a server of the same launch
+    /// while it starts. Alone a host knows what its own servers have listed.
+    #[must_use]
+    pub fn known_lists(mut self, known: KnownLists) -> Self {
+        self.known = Some(known);
         self
     }
 
@@ -184,7 +195,10 @@ impl HostBuilder {
         }
         parts.grants = self.grants.unwrap_or(parts.grants);
         parts.ask_deadline = self.ask_deadline.or(parts.ask_deadline);
-        let host = Host::start(parts);
+        let host = match self.known {
+            Some(known) => Host::start_knowing(parts, known),
+            None => Host::start(parts),
+        };
         if let Err(why) = host.fleet().await_required().await {
             host.shutdown(Duration::ZERO).await;
             return Err(NotBuilt::Required(why));

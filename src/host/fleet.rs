@@ -15,6 +15,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::known::KnownLists;
 use super::live::Shared;
 use super::server::Server;
 pub use super::server::{BackOff, Filtered, LeavesOut, MAX_FILTERED, ServerSpec, ServerState, ServerStatus, Since};
@@ -44,14 +45,16 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts all servers side by side and returns at once. `disabled` servers are kept for the status only.
+    /// Starts all servers side by side and returns at once. `disabled` servers are kept for the status only; what `known` has
+    /// of a server is listed while it starts.
     #[must_use]
     pub fn start(
         specs: BTreeMap<ServerName, ServerSpec>,
         disabled: BTreeMap<ServerName, String>,
         catalog: Arc<Catalog>,
+        known: KnownLists,
     ) -> Arc<Self> {
-        let shared = Shared::new(catalog, LOG_BACKLOG);
+        let shared = Shared::new(catalog, known, LOG_BACKLOG);
         let fleet = Self {
             servers: RwLock::default(),
             gone: Mutex::default(),
@@ -154,7 +157,8 @@ impl Fleet {
     }
 
     /// Waits until no server is starting any more, at most [`GRACE`] in the whole life of the fleet: the first list waits,
-    /// later ones do not. A required server has more time at its first start: its own.
+    /// later ones do not. A required server has more time at its first start: its own. One whose last list is shown meanwhile is
+    /// not waited for.
     pub async fn settle(&self) {
         self.settle_for(&BTreeSet::new()).await;
     }
@@ -164,16 +168,22 @@ impl Fleet {
     pub async fn settle_for(&self, needed: &BTreeSet<ServerName>) {
         let now = Instant::now();
         let grace = *self.grace.lock().get_or_insert_with(|| now + GRACE);
-        let patience = |name: &ServerName, server: &Server| {
-            let Some(spec) = server.spec() else { return now };
-            let waited_for = needed.contains(name) || (spec.required && !server.tried.load(Ordering::Acquire));
-            if waited_for { grace.max(now + patience_of(&spec)) } else { grace }
-        };
         for (name, server) in self.servers() {
-            let mut state = server.state.subscribe();
-            let settled = state.wait_for(ServerState::is_settled);
-            // What it guards is let go of before the next wait.
-            drop(tokio::time::timeout_at(patience(&name, &server), settled).await);
+            let Some(spec) = server.spec() else { continue };
+            let waited_for = needed.contains(&name) || (spec.required && !server.tried.load(Ordering::Acquire));
+            let until = if waited_for { grace.max(now + patience_of(&spec)) } else { grace };
+            let (mut state, mut remembered) = (server.state.subscribe(), server.remembered.subscribe());
+            // What they guard is let go of before the next wait.
+            let settled = async { drop(state.wait_for(ServerState::is_settled).await) };
+            let listed = async { drop(remembered.wait_for(|listed| *listed).await) };
+            let enough = async {
+                tokio::select! {
+                    () = settled => {}
+                    () = listed, if !waited_for => {}
+                }
+            };
+            // Late is no failure: the list is served without it.
+            let _late = tokio::time::timeout_at(until, enough).await;
         }
     }
 

@@ -56,7 +56,7 @@ impl Listing {
                 return None;
             }
             let says = if hidden.contains_key(&reference) { ConnectorSays::Disabled } else { ConnectorSays::Enabled };
-            let app = snapshot.server(&tool.server).is_some_and(|server| server.apps).then_some(says);
+            let app = snapshot.is_apps(&tool.server).then_some(says);
             Some((spec_bytes.get(&reference).copied().unwrap_or(0), tool.plugin.is_some(), app))
         };
         let candidates: Vec<Candidate<'_>> = snapshot
@@ -64,7 +64,7 @@ impl Listing {
             .iter()
             .filter_map(|tool| {
                 let (spec_bytes, agent_plugin, app) = candidate(tool)?;
-                let omitted = snapshot.server(&tool.server).map_or(&none, |server| &server.view.omitted);
+                let omitted = snapshot.view(&tool.server).map_or(&none, |view| &view.omitted);
                 Some(Candidate { tool, spec_bytes, agent_plugin, omitted, app })
             })
             .collect();

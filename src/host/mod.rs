@@ -8,6 +8,7 @@ pub mod entries;
 pub mod fleet;
 mod hooks;
 mod http_server;
+pub mod known;
 pub mod listing;
 mod live;
 pub mod network;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::config::matcher::KnownTools;
-use crate::model::caller::Caller;
+use crate::model::caller::{Caller, TenantId};
 use crate::model::name::ServerName;
 use crate::pipeline::Pipeline;
 use crate::pipeline::admit::catalog::{Catalog, Names};
@@ -47,6 +48,7 @@ use crate::ports::recorder::Recorder;
 use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
 use fleet::{Fleet, ServerSpec, ServerState, ServerStatus};
+use known::KnownLists;
 use reload::Kept;
 use served::Served;
 use session::Session;
@@ -86,8 +88,14 @@ impl Host {
     /// Starts all servers side by side and returns at once.
     #[must_use]
     pub fn start(parts: HostParts) -> Arc<Self> {
+        Self::start_knowing(parts, KnownLists::new(TenantId::new("local")))
+    }
+
+    /// The same for a host that knows what servers listed before it was there.
+    #[must_use]
+    pub fn start_knowing(parts: HostParts, known: KnownLists) -> Arc<Self> {
         let catalog = Arc::new(Catalog::new(Arc::new(parts.policies), parts.names));
-        let fleet = Fleet::start(parts.servers, parts.disabled, Arc::clone(&catalog));
+        let fleet = Fleet::start(parts.servers, parts.disabled, Arc::clone(&catalog), known);
         let observatory = Arc::new(Observatory::new(Arc::clone(&parts.recorder), Arc::clone(&parts.clock)));
         let pipeline = Pipeline {
             catalog: Arc::clone(&catalog),

@@ -20,7 +20,7 @@ use crate::model::revision::ConnectionId;
 use crate::model::text;
 use crate::model::tool::{Connector, ServerIdentity};
 use crate::pipeline::admit::catalog::ServerView;
-use crate::ports::upstream::{Connection, ConnectionEvent, StartFailure, Traffic, Upstream};
+use crate::ports::upstream::{Connection, ConnectionEvent, MAX_APPS_TOOLS, MAX_TOOLS, StartFailure, Traffic, Upstream};
 
 /// Which layer leaves a tool out, if one does.
 pub type LeavesOut = dyn Fn(&RawToolName) -> Option<LayerRef> + Send + Sync;
@@ -49,6 +49,14 @@ pub struct ServerSpec {
     pub startup_timeout: Duration,
     /// The waits between attempts to start it.
     pub back_off: BackOff,
+}
+
+impl ServerSpec {
+    /// Returns how many tools it may list: only the Apps server, which is what has connectors (R9), may list more than others.
+    #[must_use]
+    pub fn most_tools(&self) -> usize {
+        if self.connectors.is_empty() { MAX_TOOLS } else { MAX_APPS_TOOLS }
+    }
 }
 
 /// The waits between attempts: doubling from `first` to `longest`.
@@ -199,6 +207,8 @@ pub(super) struct Server {
     pub(super) state: watch::Sender<ServerState>,
     /// Whether it has started or failed once.
     pub(super) tried: AtomicBool,
+    /// Whether what it listed the last time is listed while it starts.
+    pub(super) remembered: watch::Sender<bool>,
     pub(super) wanted: Notify,
     pub(super) dirty: Mutex<Option<ConnectionId>>,
     pub(super) told: Mutex<Told>,
@@ -216,6 +226,7 @@ impl Server {
         Self {
             state: watch::Sender::new(state),
             tried: AtomicBool::new(false),
+            remembered: watch::Sender::new(false),
             wanted: Notify::new(),
             dirty: Mutex::default(),
             told: Mutex::default(),

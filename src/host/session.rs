@@ -1,6 +1,6 @@
 //! One session of one caller: what it was shown, and the calls it makes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use super::seal::{self, BadSeal, Seal};
 use super::served::{self, Last};
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
-use crate::model::name::{BadName, CallId, FlatName, RawToolName, Target, ToolRef};
+use crate::model::name::{BadName, CallId, FlatName, RawToolName, ServerName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
 use crate::model::sandbox::SandboxState;
 use crate::model::tool::CatalogTool;
@@ -159,6 +159,13 @@ impl Session {
     #[must_use]
     pub fn host(&self) -> &Arc<Host> {
         &self.host
+    }
+
+    /// Waits for what a turn needs before its first step is taken: for each of these servers as long as it may take to start,
+    /// and for the others as [`Session::catalog`] does (B2). A name that no server has, or a server that has failed, waits for
+    /// nothing: what is there then is in the step, and [`Fleet::status`](super::fleet::Fleet::status) says why the rest is not.
+    pub async fn await_servers(&self, needed: &BTreeSet<ServerName>) {
+        self.host.fleet().settle_for(needed).await;
     }
 
     /// Returns what to show, and notes that this session has been shown all of it (R24).
@@ -343,7 +350,7 @@ impl Session {
     fn note_definitions(&self, shown: impl Iterator<Item = (ToolRef, Digest)> + Clone) {
         let snapshot = self.host.catalog().current();
         // What is not listed any more was shown all the same: a tool that comes back as another one is not what was seen.
-        let is_listed = |tool: &ToolRef| snapshot.find(tool).is_some();
+        let is_listed = |tool: &ToolRef| snapshot.tool(tool).is_some();
         self.host.served().note(&self.caller, shown.clone(), is_listed);
         self.served.lock().definitions.note(shown, is_listed, MAX_SERVED);
     }
@@ -413,7 +420,7 @@ impl Session {
     /// What is absent cannot be called either, and leads nowhere like an unknown tool (catalog-dispatch 3.1 rule 4 and 3.2
     /// rules 10 and 13, R25). The policies are asked by the call itself.
     async fn visible(&self, target: Target, cancel: &CancellationToken) -> Target {
-        // Of a server that is still starting nobody knows yet.
+        // A server that is still starting has no tool yet that could be called, whatever is listed of it.
         if let Some(server) =
             target.server.as_ref().filter(|server| self.host.catalog().current().server(server).is_none())
         {
@@ -426,8 +433,8 @@ impl Session {
 
     /// Whether a tool is not absent for a reason of its own; true for one that is not in the catalog.
     fn is_there(&self, tool: &ToolRef, how: &Exposing) -> bool {
-        let listed = self.host.catalog().current().find(tool);
-        listed.is_none_or(|listed| !is_barred(listed.tool(), listed.server().apps, how))
+        let snapshot = self.host.catalog().current();
+        snapshot.tool(tool).is_none_or(|listed| !is_barred(listed, snapshot.is_apps(&listed.server), how))
     }
 
     fn request(&self, call: SessionCall) -> CallRequest {

@@ -75,6 +75,10 @@ pub(super) async fn run(server: Supervised) {
     let mut failures = 0;
     loop {
         server.server.state.send_replace(ServerState::Starting);
+        if failures == 0 {
+            // One that has just failed is not listed again at each of its next attempts: the list would come and go.
+            server.shared.remember(&server.name, &server.server).await;
+        }
         let spec = server.spec();
         let next = match AssertUnwindSafe(server.life(&spec, &mut failures)).catch_unwind().await {
             Ok(next) => next,
@@ -146,7 +150,7 @@ impl Supervised {
         let events: Arc<dyn UpstreamEvents> = Arc::clone(&signals) as _;
         let timeout = spec.startup_timeout;
         let connection = spec.upstream.connect(Instant::now() + timeout, events).await?;
-        match connection.list(Instant::now() + timeout).await {
+        match list(&*connection, spec).await {
             Ok(listing) => Ok((connection, listing, signals)),
             Err(failure) => {
                 connection.close().await;
@@ -182,7 +186,7 @@ impl Supervised {
             if signals.tools_changed.swap(false, Ordering::AcqRel) {
                 let listing = async {
                     self.gather(signals).await;
-                    connection.list(Instant::now() + self.spec().startup_timeout).await
+                    list(&**connection, &self.spec()).await
                 };
                 let listed = tokio::select! {
                     biased;
@@ -262,6 +266,13 @@ impl Supervised {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Lists a server that is run by this.
+async fn list(connection: &dyn Connection, spec: &ServerSpec) -> Result<Listing, ListFailure> {
+    let listing = connection.list(Instant::now() + spec.startup_timeout).await?;
+    let most = spec.most_tools();
+    if listing.tools.len() > most { Err(ListFailure::TooManyTools(most)) } else { Ok(listing) }
 }
 
 /// Waits until then, or for ever.
@@ -352,8 +363,9 @@ mod tests {
     use super::*;
     use crate::adapters::wasm::Engine;
     use crate::host::fleet::{BackOff, Fleet};
+    use crate::host::known::KnownLists;
     use crate::host::policies::policy_set;
-    use crate::model::caller::Caller;
+    use crate::model::caller::{Caller, TenantId};
     use crate::model::digest::Digest;
     use crate::model::posture::PostureLayers;
     use crate::model::tool::ServerIdentity;
@@ -415,7 +427,8 @@ mod tests {
             back_off,
         };
         let catalog = Arc::new(Catalog::new(Arc::new(policies), names));
-        Fleet::start(BTreeMap::from([(name, spec)]), BTreeMap::new(), catalog)
+        let known = KnownLists::new(TenantId::new("local"));
+        Fleet::start(BTreeMap::from([(name, spec)]), BTreeMap::new(), catalog, known)
     }
 
     #[tokio::test(start_paused = true)]

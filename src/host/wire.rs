@@ -297,6 +297,10 @@ impl Upstream for Configured {
         self.check_trusted().await?;
         StdioUpstream::new(self.server.clone(), launch, self.settings).connect(deadline, events).await
     }
+
+    fn may_be_remembered(&self) -> bool {
+        true
+    }
 }
 
 /// A server that this version cannot reach: it fails like one that is down, so that `required` still counts.

@@ -144,6 +144,15 @@ impl ToolDefinition {
         Ok(Self { hints: hints(&value), name, text, name_at, value, digest, check: ArgumentCheck::default() })
     }
 
+    /// Returns the same without its annotations.
+    ///
+    /// # Errors
+    /// A [`BadDefinition`]; none is known that could come of this.
+    pub fn without_annotations(self: &Arc<Self>) -> Result<Arc<Self>, BadDefinition> {
+        spelled::without(&self.text, &["annotations"])
+            .map_or_else(|| Ok(Arc::clone(self)), |text| Self::parse(&text).map(Arc::new))
+    }
+
     /// Returns the raw name.
     #[must_use]
     pub fn name(&self) -> &RawToolName {
@@ -346,6 +355,9 @@ pub struct CatalogTool {
     pub plugin: Option<Plugin>,
     /// Its file parameters, where its server may have some.
     pub files: Option<Arc<FileParams>>,
+    /// What is shown of it while its server is starting: what the server listed the last time, without annotations. None: a
+    /// connection vouches for the tool.
+    pub unvouched: Option<Arc<ToolDefinition>>,
 }
 
 impl CatalogTool {
@@ -369,10 +381,12 @@ impl CatalogTool {
         rest.filter(|rest| !rest.is_empty()).unwrap_or(title)
     }
 
-    /// Returns the definition that a model is shown: the server's own, but with paths in the place of files.
+    /// Returns the definition that a model is shown: the server's own, but with paths in the place of files, and without
+    /// annotations as long as no connection vouches for them.
     #[must_use]
     pub fn model_facing(&self) -> &Arc<ToolDefinition> {
-        self.files.as_ref().map_or(&self.definition, |files| files.masked())
+        let own = || self.files.as_ref().map_or(&self.definition, |files| files.masked());
+        self.unvouched.as_ref().unwrap_or_else(own)
     }
 }
 

@@ -32,6 +32,12 @@ pub trait Upstream: Send + Sync {
         events: Arc<dyn UpstreamEvents>,
     ) -> Result<Arc<dyn Connection>, StartFailure>;
 
+    /// Whether what the server lists may be remembered, and listed while it starts the next time: what it is started from says
+    /// which server it is (catalog-dispatch 2.1 rule 14).
+    fn may_be_remembered(&self) -> bool {
+        false
+    }
+
     /// The same for calls of `audience` alone: with what they are logged in with, where a server has logins.
     ///
     /// # Errors
@@ -105,6 +111,11 @@ impl Serialize for StartFailure {
     }
 }
 
+/// The most tools of one server (catalog-dispatch 2.1 rule 8).
+pub const MAX_TOOLS: usize = 2_048;
+/// The most tools of the Apps server (the same rule).
+pub const MAX_APPS_TOOLS: usize = 8_192;
+
 /// Why the tools of a server could not be listed. Limits: catalog-dispatch 2.1 rule 8.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -142,7 +153,12 @@ pub struct Listing {
     /// Whether the server asked for the state of the sandbox when it was connected: by the experimental capability
     /// [`SANDBOX_STATE`](crate::model::sandbox::SANDBOX_STATE).
     pub wants_sandbox_state: bool,
+    /// Whether the server does not want its list to be remembered: by the experimental capability [`CATALOG_CACHE`].
+    pub unremembered: bool,
 }
+
+/// The experimental capability by which a server says whether its list may be remembered: `{"cacheable": false}`.
+pub const CATALOG_CACHE: &str = "codex/tool-catalog-cache";
 
 /// How many bytes passed over one connection: over lines all of them, over HTTP those of bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -175,7 +191,7 @@ pub trait Connection: Send + Sync {
         Traffic::default()
     }
 
-    /// Reads all pages of the tool list.
+    /// Reads all pages of the tool list: at most [`MAX_APPS_TOOLS`], whatever the server is.
     ///
     /// # Errors
     /// A [`ListFailure`].

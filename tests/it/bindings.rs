@@ -12,15 +12,17 @@ use futures::future::LocalBoxFuture;
 use portcullis::adapters::mcp::client::{Settings, StdioUpstream};
 use portcullis::config::{Places, SessionSources, load};
 use portcullis::host::fleet::{GRACE, ServerSpec, ServerState};
+use portcullis::host::known::KnownLists;
 use portcullis::host::listing::Surface;
 use portcullis::host::session::Session;
 use portcullis::host::step::Step;
-use portcullis::model::caller::Caller;
+use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::digest::Digest;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
-use portcullis::model::name::ServerName;
+use portcullis::model::name::{RawToolName, ServerName};
 use portcullis::model::outcome::{Code, Stage};
+use portcullis::model::tool::Connector;
 use portcullis::model::verdict::{Remember, Verdict};
 use portcullis::pipeline::Finished;
 use portcullis::pipeline::admit::exposure::Exposing;
@@ -66,10 +68,9 @@ fn rows() -> Vec<Row> {
             b1().boxed_local()
         }),
         row(2, "the same server explicitly required this turn", "keeps waiting", || b2().boxed_local()),
-        Row {
-            ours: Some((BINDINGS, "there is no cache: nothing is listed that no connection vouches for")),
-            ..row(3, "pending server with cached tools", "listed, no prepared call", || b3().boxed_local())
-        },
+        row(3, "pending server with cached tools", "listed, no prepared call, read-only hint cleared", || {
+            b3().boxed_local()
+        }),
         row(4, "same published runtime, unchanged revision", "same binding; a new one after republishing", || {
             b4().boxed_local()
         }),
@@ -223,7 +224,7 @@ async fn b2() {
     let session = model(&house);
     let needed = BTreeSet::from([ServerName::parse("slow").unwrap(), ServerName::parse("unheard-of").unwrap()]);
     let mut step = std::pin::pin!(async {
-        house.host.fleet().settle_for(&needed).await;
+        session.await_servers(&needed).await;
         session.step().await.unwrap()
     });
     assert!(timeout(GRACE * 5, &mut step).await.is_err(), "the step was taken without the server");
@@ -254,17 +255,27 @@ async fn b2() {
 }
 
 async fn b3() {
-    let files = files();
-    let before = House::of(&[&files]);
-    assert_eq!(tools(&model(&before).step().await.unwrap()).len(), 2);
+    // What policies make of it, and what is known for whom: `remembered`.
+    let (files, known) = (server("files", &[]), KnownLists::new(TenantId::new("one")));
+    files.define(vec![tool("write"), tool_with("read", r#"{"readOnlyHint":true}"#)]);
+    files.is_child(false);
+    let specs = || one(&files, |_| ());
+    let before = House::knowing(&known, &Policies::open(&["files"]), specs());
+    let step = model(&before).step().await.unwrap();
+    assert_eq!(tools(&step), ["files/read", "files/write"]);
+    let read = |step: &Step| Arc::clone(step.offers()[0].handler.tool());
+    assert_eq!(read(&step).hints.read_only, Some(true));
     before.host.shutdown(std::time::Duration::ZERO).await;
     let gate = Gate::closed();
     files.starts(Start::Gated(Arc::clone(&gate)));
-    let house = House::of(&[&files]);
-    let session = model(&house);
-    assert!(session.step().await.unwrap().offers().is_empty(), "definitions that no connection vouches for");
-    // A call waits for the server instead.
-    let running = calling(&session, "files/write");
+    let house = House::knowing(&known, &Policies::open(&["files"]), specs());
+    let (session, begun) = (model(&house), Instant::now());
+    let step = session.step().await.unwrap();
+    assert_eq!((tools(&step), Instant::now()), (vec!["files/read".to_owned(), "files/write".to_owned()], begun));
+    assert_eq!(read(&step).hints.read_only, None);
+    assert!(step.listing().snapshot().find(&read(&step).reference()).is_none(), "a call could be prepared");
+    // It waits for the server instead, and is not stale for having been listed before that.
+    let running = calling(&session, "files/read");
     gate.open();
     assert_eq!(running.await.unwrap().item.status, Status::Completed);
 }
@@ -471,9 +482,19 @@ async fn b13() {
 
 /// A host with the scripted process that lists like this.
 async fn listing(how: &str) -> House {
+    listing_with(how, BTreeMap::new()).await
+}
+
+/// The same for the Apps server, which is what has a connector.
+async fn listing_apps(how: &str) -> House {
+    let app = Connector { id: "c1".to_owned(), name: None, account: None, description: None };
+    listing_with(how, [(RawToolName::parse("t0").unwrap(), app)].into()).await
+}
+
+async fn listing_with(how: &str, connectors: BTreeMap<RawToolName, Connector>) -> House {
     let name = ServerName::parse("s").unwrap();
     let upstream = Arc::new(StdioUpstream::new(name, scripted(&["--list", how]), Settings::default()));
-    let spec = ServerSpec { upstream, ..spec(&server("s", &[])) };
+    let spec = ServerSpec { upstream, connectors, ..spec(&server("s", &[])) };
     let house = House::with([("s".to_owned(), spec)].into(), BTreeMap::new());
     house.host.fleet().settle_fully().await;
     house
@@ -498,4 +519,12 @@ async fn b15() {
         assert_eq!(why, StartFailure::List(failure));
         house.host.shutdown(std::time::Duration::ZERO).await;
     }
+    // The Apps server may have more: item 8,193 is one too many of it.
+    let house = listing_apps("many").await;
+    assert_eq!((house.state("s"), house.listed().len()), (ServerState::Ready, 2049));
+    house.host.shutdown(std::time::Duration::ZERO).await;
+    let house = listing_apps("too-many").await;
+    let ServerState::Failed { why, .. } = house.state("s") else { panic!("{:?}", house.state("s")) };
+    assert_eq!(why, StartFailure::List(ListFailure::TooManyTools(8192)));
+    house.host.shutdown(std::time::Duration::ZERO).await;
 }

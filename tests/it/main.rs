@@ -50,6 +50,7 @@ mod principals;
 mod questions;
 mod relay;
 mod reload;
+mod remembered;
 mod requirements;
 mod review;
 mod reviews;

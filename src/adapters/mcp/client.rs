@@ -43,6 +43,10 @@ impl StdioUpstream {
 
 #[async_trait]
 impl Upstream for StdioUpstream {
+    fn may_be_remembered(&self) -> bool {
+        true
+    }
+
     async fn connect(
         &self,
         deadline: Instant,

@@ -20,12 +20,14 @@ use crate::model::answerable::Answerable;
 use crate::model::revision::ConnectionId;
 use crate::model::sandbox::SANDBOX_STATE;
 use crate::model::text;
-use crate::ports::upstream::{Connection, InFlight, ListFailure, Listing, NotSent, OutgoingCall, Traffic};
+use crate::ports::upstream::{
+    CATALOG_CACHE, Connection, InFlight, ListFailure, Listing, MAX_APPS_TOOLS, NotSent, OutgoingCall, Traffic,
+};
 
 /// The most pages of one list.
 const MAX_PAGES: usize = 100;
-/// The most tools of one server.
-pub(super) const MAX_TOOLS: usize = 2048;
+/// The most tools of any server. How many one may have depends on what it is; whoever lists it knows.
+pub(super) const MAX_TOOLS: usize = MAX_APPS_TOOLS;
 /// The longest cursor, in bytes.
 const MAX_CURSOR: usize = 64 * 1024;
 /// The most bytes of all definitions together.
@@ -138,7 +140,9 @@ impl Connection for McpConnection {
         });
         let experimental = info.as_ref().and_then(|info| info.capabilities.experimental.as_ref());
         let wants_sandbox_state = experimental.is_some_and(|all| all.contains_key(SANDBOX_STATE));
-        Ok(Listing { tools, instructions, wants_sandbox_state })
+        let cache = experimental.and_then(|all| all.get(CATALOG_CACHE));
+        let unremembered = cache.and_then(|cache| cache.get("cacheable")) == Some(&Value::Bool(false));
+        Ok(Listing { tools, instructions, wants_sandbox_state, unremembered })
     }
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {

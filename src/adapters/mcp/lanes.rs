@@ -83,6 +83,10 @@ impl Upstream for Lanes {
         tokio::spawn(sweep(Arc::downgrade(&laned)));
         Ok(laned)
     }
+
+    fn may_be_remembered(&self) -> bool {
+        self.upstream.may_be_remembered()
+    }
 }
 
 /// Closes what nobody uses, for as long as the server is there.

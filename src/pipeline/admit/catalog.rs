@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use super::apps;
 use super::leases::{Leases, OpenLease};
 use super::naming::{self, FlatStyle, NameLimit, Nameable, NamingOptions};
+use super::remembered::{Publication, RememberedServer};
 use super::slots::Slots;
 use crate::model::digest::Digest;
 use crate::model::exposure::Way;
@@ -130,6 +131,8 @@ pub struct Snapshot {
     tools: Vec<Arc<CatalogTool>>,
     by_reference: HashMap<ToolRef, usize>,
     by_flat: HashMap<FlatName, usize>,
+    /// Servers that are starting, with what they listed the last time.
+    remembered: BTreeMap<ServerName, RememberedServer>,
     policies: Arc<PolicySet>,
     /// Tools that were left out because another tool of the server has the same name.
     duplicates: Vec<ToolRef>,
@@ -146,18 +149,14 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    fn build(
-        revision: Revision,
-        published: BTreeMap<ServerName, PublishedServer>,
-        policies: Arc<PolicySet>,
-        names: &Names,
-    ) -> Self {
+    fn build(revision: Revision, published: Publication, policies: Arc<PolicySet>, names: &Names) -> Self {
+        let sources = published.sources();
         let mut rows: Vec<(ServerName, Arc<ToolDefinition>)> = Vec::new();
-        for (server, entry) in &published {
-            rows.extend(entry.tools.iter().map(|tool| (server.clone(), Arc::clone(tool))));
+        for (server, source) in &sources {
+            rows.extend(source.tools.iter().map(|tool| (server.clone(), Arc::clone(tool))));
         }
         let none = BTreeMap::new();
-        let connectors = |server: &ServerName| published.get(server).map_or(&none, |entry| &entry.connectors);
+        let connectors = |server: &ServerName| sources.get(server).map_or(&none, |source| source.connectors);
         let nameable: Vec<Nameable> =
             rows.iter().map(|(server, tool)| wish(server, tool.name(), connectors(server))).collect();
         let naming::Naming { named, duplicates } = naming::names(&nameable, &names.model);
@@ -168,9 +167,9 @@ impl Snapshot {
             let (Some((server, definition)), Some(flat)) = (rows.get(row.index), flats.remove(&row.index)) else {
                 continue;
             };
-            let Some(entry) = published.get(server) else { continue };
-            let connector = entry.connectors.get(definition.name());
-            let Ok(files) = file_params(definition, connector.is_some() || entry.view.file_parameters) else {
+            let Some(source) = sources.get(server) else { continue };
+            let connector = source.connectors.get(definition.name());
+            let Ok(files) = file_params(definition, connector.is_some() || source.view.file_parameters) else {
                 let (server, tool) = (server.as_str(), text::shown(definition.name().as_str(), 128));
                 tracing::warn!(
                     server,
@@ -179,19 +178,22 @@ impl Snapshot {
                 );
                 continue;
             };
-            let hints = definition.hints();
+            let Ok(unvouched) = source.unvouched(files.as_ref().map_or(definition, |files| files.masked())) else {
+                continue;
+            };
             tools.push(Arc::new(CatalogTool {
                 server: server.clone(),
-                identity: entry.identity,
+                identity: source.identity,
                 definition: Arc::clone(definition),
-                hints: if entry.view.may_relax { hints } else { hints.without_relaxing() },
+                hints: source.hints(definition),
                 namespace: row.namespace,
                 callable: row.callable,
                 flat,
-                namespace_description: apps::description(connector, entry.instructions.as_ref()),
+                namespace_description: apps::description(connector, source.instructions),
                 connector: connector.cloned(),
-                plugin: entry.view.plugin.clone(),
+                plugin: source.view.plugin.clone(),
                 files,
+                unvouched,
             }));
         }
         let duplicates = duplicates
@@ -204,7 +206,8 @@ impl Snapshot {
             by_reference: tools.iter().enumerate().map(|(i, tool)| (tool.reference(), i)).collect(),
             by_flat: tools.iter().enumerate().map(|(i, tool)| (tool.flat.clone(), i)).collect(),
             tools,
-            servers: published.into_iter().map(|(name, server)| (name, ServerEntry::of(server))).collect(),
+            servers: published.live.into_iter().map(|(name, server)| (name, ServerEntry::of(server))).collect(),
+            remembered: published.remembered,
             policies,
             duplicates,
         }
@@ -234,10 +237,30 @@ impl Snapshot {
         &self.duplicates
     }
 
-    /// Returns a server.
+    /// Returns a server that is connected.
     #[must_use]
     pub fn server(&self, name: &ServerName) -> Option<&ServerEntry> {
         self.servers.get(name)
+    }
+
+    /// Returns what is configured of a server whose tools are listed, over a connection or as they were the last time.
+    #[must_use]
+    pub fn view(&self, name: &ServerName) -> Option<&ServerView> {
+        let live = self.servers.get(name).map(|server| &server.view);
+        live.or_else(|| self.remembered.get(name).map(|server| &server.view))
+    }
+
+    /// Whether a server whose tools are listed is the Apps server (R9).
+    #[must_use]
+    pub fn is_apps(&self, name: &ServerName) -> bool {
+        let remembered = || self.remembered.get(name).is_some_and(|server| !server.connectors.is_empty());
+        self.servers.get(name).map_or_else(remembered, |server| server.apps)
+    }
+
+    /// Returns a tool that is listed, whether it can be called yet or not.
+    #[must_use]
+    pub fn tool(&self, reference: &ToolRef) -> Option<&Arc<CatalogTool>> {
+        self.tools.get(*self.by_reference.get(reference)?)
     }
 
     /// Finds a tool by the name that the gateway shows.
@@ -247,17 +270,17 @@ impl Snapshot {
         self.tools.get(*self.by_flat.get(name)?)
     }
 
-    /// Finds a tool by its raw identity. The [`Listed`] is the only way to prepare a call.
+    /// Finds a tool of a connected server by its raw identity. The [`Listed`] is the only way to prepare a call.
     #[must_use]
     pub fn find(self: &Arc<Self>, reference: &ToolRef) -> Option<Listed> {
-        let tool = Arc::clone(self.tools.get(*self.by_reference.get(reference)?)?);
+        let tool = Arc::clone(self.tool(reference)?);
         let server = self.servers.get(&reference.server)?.clone();
         Some(Listed { tool, server, snapshot: Arc::clone(self) })
     }
 
     /// What of a server a prepared call depends on beyond its fingerprint: the definitions of its tools.
     fn definition_of(&self, reference: &ToolRef) -> Option<Digest> {
-        Some(self.tools.get(*self.by_reference.get(reference)?)?.definition.digest())
+        Some(self.tool(reference)?.definition.digest())
     }
 
     fn digests_of(&self, server: &ServerName) -> BTreeMap<RawToolName, Digest> {
@@ -377,7 +400,7 @@ impl Catalog {
     /// Makes a catalog without servers.
     #[must_use]
     pub fn new(policies: Arc<PolicySet>, names: Names) -> Self {
-        let empty = Snapshot::build(Revision::FIRST, BTreeMap::new(), policies, &names);
+        let empty = Snapshot::build(Revision::FIRST, Publication::default(), policies, &names);
         Self {
             current: ArcSwap::from_pointee(empty),
             names,
@@ -403,13 +426,13 @@ impl Catalog {
     ///
     /// One publication at a time. Waits at most [`super::leases::DRAIN`] for leases that it invalidates. A publication that
     /// changes nothing keeps the revision, and the snapshot.
-    pub async fn publish(&self, servers: BTreeMap<ServerName, PublishedServer>, policies: Arc<PolicySet>) -> Revision {
+    pub async fn publish(&self, servers: impl Into<Publication>, policies: Arc<PolicySet>) -> Revision {
         let _one_at_a_time = self.publishing.lock().await;
         let before = self.current();
-        let next = Snapshot::build(before.revision.next(), servers, policies, &self.names);
+        let next = Snapshot::build(before.revision.next(), servers.into(), policies, &self.names);
         let changed = before.servers_changed_by(&next);
-        let same_views =
-            before.servers.iter().all(|(name, old)| next.servers.get(name).is_some_and(|new| new.view == old.view));
+        let same_views = before.remembered == next.remembered
+            && before.servers.iter().all(|(name, old)| next.servers.get(name).is_some_and(|new| new.view == old.view));
         if changed.is_empty() && same_views && before.policies.digest == next.policies.digest {
             return before.revision;
         }

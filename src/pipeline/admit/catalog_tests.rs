@@ -24,6 +24,7 @@ fn listed(annotations: &str, may_relax: bool) -> CatalogTool {
         connector: None,
         plugin: None,
         files: None,
+        unvouched: None,
     }
 }
 

@@ -30,6 +30,7 @@ fn catalog_tool(server: &str, name: &str, meta: &str, connector: Option<&str>) -
         connector: connector.map(|id| Connector { id: id.to_owned(), name: None, account: None, description: None }),
         plugin: None,
         files: None,
+        unvouched: None,
     }
 }
 

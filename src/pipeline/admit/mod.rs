@@ -7,6 +7,7 @@ pub mod gate;
 pub mod handlers;
 pub mod leases;
 pub mod naming;
+pub mod remembered;
 pub mod schema;
 pub mod search;
 pub mod slots;

@@ -24,6 +24,7 @@ fn tool(server: &str, name: &str, description: &str, properties: &[&str]) -> Arc
         connector: None,
         plugin: None,
         files: None,
+        unvouched: None,
     })
 }
 

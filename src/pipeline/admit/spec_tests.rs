@@ -27,6 +27,7 @@ fn tool(definition: &Value) -> CatalogTool {
         connector: None,
         plugin: None,
         files: None,
+        unvouched: None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use portcullis::adapters::store::memory_state::in_memory;
 use portcullis::host::fleet::{BackOff, ServerSpec, ServerState};
+use portcullis::host::known::KnownLists;
 use portcullis::host::session::{Session, SessionCall};
 use portcullis::host::{Host, HostParts};
 use portcullis::model::caller::Caller;
@@ -62,12 +63,17 @@ impl House {
         specs: BTreeMap<String, ServerSpec>,
         disabled: BTreeMap<ServerName, String>,
     ) -> Self {
-        Self::build(policies, specs, disabled, names())
+        Self::build(policies, specs, disabled, names(), None)
     }
 
     /// Runs these servers, whose tools are named like this.
     pub(crate) fn named(policies: &Policies, specs: BTreeMap<String, ServerSpec>, names: Names) -> Self {
-        Self::build(policies, specs, BTreeMap::new(), names)
+        Self::build(policies, specs, BTreeMap::new(), names, None)
+    }
+
+    /// Runs these servers on a host that knows what they listed before.
+    pub(crate) fn knowing(known: &KnownLists, policies: &Policies, specs: BTreeMap<String, ServerSpec>) -> Self {
+        Self::build(policies, specs, BTreeMap::new(), names(), Some(known.clone()))
     }
 
     fn build(
@@ -75,10 +81,11 @@ impl House {
         specs: BTreeMap<String, ServerSpec>,
         disabled: BTreeMap<ServerName, String>,
         names: Names,
+        known: Option<KnownLists>,
     ) -> Self {
         let journal = Journal::default();
         let tape = Tape::new(&journal);
-        let host = Host::start(HostParts {
+        let parts = HostParts {
             policies: policies.finish(),
             names,
             servers: specs.into_iter().map(|(name, spec)| (ServerName::parse(&name).unwrap(), spec)).collect(),
@@ -88,7 +95,11 @@ impl House {
             grants: Purse::new(&journal),
             clock: Arc::new(Still),
             ask_deadline: None,
-        });
+        };
+        let host = match known {
+            Some(known) => Host::start_knowing(parts, known),
+            None => Host::start(parts),
+        };
         Self { host, tape }
     }
 

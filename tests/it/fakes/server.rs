@@ -74,6 +74,8 @@ pub(crate) struct FakeServer {
     listing: Mutex<Option<Arc<Gate>>>,
     list_fails: AtomicBool,
     wants_sandbox: AtomicBool,
+    unremembered: AtomicBool,
+    is_child: AtomicBool,
     handed: watch::Sender<Vec<Handed>>,
     connections: Mutex<Vec<Arc<FakeConnection>>>,
     pub(crate) connects: watch::Sender<usize>,
@@ -105,6 +107,8 @@ impl FakeServer {
             listing: Mutex::default(),
             list_fails: AtomicBool::new(false),
             wants_sandbox: AtomicBool::new(false),
+            unremembered: AtomicBool::new(false),
+            is_child: AtomicBool::new(false),
             handed: watch::Sender::default(),
             connections: Mutex::default(),
             connects: watch::Sender::new(0),
@@ -137,6 +141,12 @@ impl FakeServer {
     /// Whether it asks for the state of the sandbox, from the next list on.
     pub(crate) fn wants_sandbox(&self, wants: bool) {
         self.wants_sandbox.store(wants, Ordering::SeqCst);
+    }
+
+    /// Is reached like a child process from now on: what it lists may be remembered, unless it forbids that.
+    pub(crate) fn is_child(&self, forbids: bool) {
+        self.is_child.store(true, Ordering::SeqCst);
+        self.unremembered.store(forbids, Ordering::SeqCst);
     }
 
     pub(crate) fn tools(&self) -> Vec<String> {
@@ -205,6 +215,10 @@ impl Upstream for Connects {
         }
         Ok(server.connection(Some(events)))
     }
+
+    fn may_be_remembered(&self) -> bool {
+        self.0.is_child.load(Ordering::SeqCst)
+    }
 }
 
 /// One connection to a scripted server.
@@ -262,7 +276,8 @@ impl Connection for FakeConnection {
         }
         let tools = self.server.tools().into_iter().map(Arc::from).collect();
         let wants_sandbox_state = self.server.wants_sandbox.load(Ordering::SeqCst);
-        Ok(Listing { tools, instructions: None, wants_sandbox_state })
+        let unremembered = self.server.unremembered.load(Ordering::SeqCst);
+        Ok(Listing { tools, instructions: None, wants_sandbox_state, unremembered })
     }
 
     async fn hand_over(&self, call: OutgoingCall) -> Result<Box<dyn InFlight>, NotSent> {

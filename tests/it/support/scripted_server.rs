@@ -186,6 +186,7 @@ fn list(script: &Script, id: &Value, params: &Value) {
         "endless" => page(vec![], Some(format!("p{}", number + 1))),
         "long-cursor" => page(vec![], Some("c".repeat(64 * 1024 + 1))),
         "many" => page((0..2049).map(|i| tool(&format!("t{i}"))).collect(), None),
+        "too-many" => page((0..8193).map(|i| tool(&format!("t{i}"))).collect(), None),
         "duplicate" => page(vec![tool("twin"), tool("twin"), tool("other")], None),
         "bad-schema" => page(vec![json!({ "name": "bad", "inputSchema": 7 }), tool("good")], None),
         "error" => return refuse(id, -32050, "the list is closed", &Value::Null),

@@ -14,13 +14,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::model::text;
+use crate::ports::upstream::MAX_APPS_TOOLS;
 
 /// The annotation of a property.
 const ANNOTATION: &str = "x-mcp-header";
 /// How the header's name begins.
 const PREFIX: &str = "mcp-param-";
 /// How many tools are remembered.
-const MAX_TOOLS: usize = 2048;
+const MAX_TOOLS: usize = MAX_APPS_TOOLS;
 /// How many headers one tool may ask for.
 const MAX_HEADERS: usize = 32;
 /// The longest value of such a header, in bytes; the body has it in any case.

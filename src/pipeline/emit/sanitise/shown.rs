@@ -100,7 +100,10 @@ impl From<Withheld> for Unshown {
 struct Key {
     tool: ToolRef,
     identity: ServerIdentity,
+    /// Of what was looked at.
     definition: Digest,
+    /// Of what is called: the same tool is looked at without its annotations while its server is starting.
+    raw: Digest,
     policies: PolicySetDigest,
 }
 
@@ -160,7 +163,14 @@ impl Definitions {
     /// Returns why this session was last shown the list without this tool, as it is defined now and under these policies.
     #[must_use]
     pub fn hidden(&self, tool: &CatalogTool, policies: &PolicySet) -> Option<Unshown> {
-        self.0.lock().get(&key(tool, policies)).and_then(|(_, looked)| looked.as_ref().err().cloned())
+        let (known, own) = (self.0.lock(), key(tool, policies));
+        let exact = known.get(&own);
+        // Called right after its server has started, and not looked at as it is since.
+        let before = || {
+            let same = |key: &Key| (&key.tool, key.identity, key.raw) == (&own.tool, own.identity, own.raw);
+            known.iter().find(|(key, _)| same(key) && key.policies == own.policies).map(|(_, found)| found)
+        };
+        exact.or_else(before).and_then(|(_, looked)| looked.as_ref().err().cloned())
     }
 
     async fn one(
@@ -220,6 +230,7 @@ fn key(tool: &CatalogTool, policies: &PolicySet) -> Key {
         tool: tool.reference(),
         identity: tool.identity,
         definition: tool.model_facing().digest(),
+        raw: tool.definition.digest(),
         policies: policies.digest,
     }
 }
