@@ -25,6 +25,7 @@ use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{CallId, ServerName};
 use portcullis::model::posture::Channel;
 use portcullis::pipeline::admit::exposure::Exposing;
+use portcullis::pipeline::emit::views::model::ModelViewOptions;
 use portcullis::ports::reviewer::{Question, Reply, Reviewer};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation, ListToolsResult,
@@ -108,9 +109,10 @@ async fn run(
     say("call", &json!(format!("{name} {}", text("arguments"))));
     let mut made = FunctionCall::new(namespace, text("name"), text("arguments"));
     made.id = CallId::new(text("call_id"));
-    let options =
-        step.resolve(namespace, text("name")).map(|offer| model_view(resolved, &offer.handler.tool().reference()));
-    let output = session.dispatch(step, made).await.output(&options.unwrap_or_default());
+    let options = step
+        .resolve(namespace, text("name"))
+        .map(|offer| model_view(resolved, &offer.handler.tool().reference(), ModelViewOptions::default()));
+    let output = session.dispatch(step, made).await.output(&options.unwrap_or_default()).await;
     say("output", &output);
     output
 }

@@ -9,4 +9,5 @@ pub mod oauth;
 pub mod record;
 pub mod review;
 pub mod store;
+pub mod telemetry;
 pub mod wasm;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use super::record_args::{Audit, Diff, Replay};
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -144,7 +146,7 @@ Examples:
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
-    /// Sign policy components, and verify signatures
+    /// Sign, verify and lock policy components, and take recorded decisions again
     #[command(subcommand)]
     Policy(Policy),
     /// Answer questions that wait, and see what is remembered
@@ -154,6 +156,11 @@ Examples:
     /// forgetting need neither. If whoever asked has gone, an allow holds for the same call once, for a day.
     #[command(subcommand)]
     Approvals(Approvals),
+    /// Read the record of calls, and verify it
+    ///
+    /// The record is the folder that `[records]` keeps, or the files of `--log`.
+    #[command(subcommand)]
+    Audit(Audit),
     /// Log in to an HTTP server by OAuth, in the browser
     ///
     /// Finds the server's authorisation server, prints where to go, waits for the browser to come back to this machine, and
@@ -364,6 +371,23 @@ Examples:
   portcullis policy lock build/organisation.toml
   portcullis policy lock --check --format json")]
     Lock(Lock),
+    /// Take recorded decisions again by the policies in force; exits 3 if one comes to something else
+    ///
+    /// Needs records whose inputs were kept (`[records]` `inputs = true`). What cannot be taken again is told with the reason.
+    #[command(after_long_help = "\
+Examples:
+  portcullis policy replay
+  portcullis policy replay calls.jsonl --format json")]
+    Replay(Replay),
+    /// Say which recorded decisions would change with another layer file, and why; exits 3 if one would
+    ///
+    /// The file takes the place of the layer of its kind; its components and data are relative to it. No server is started and
+    /// nothing is kept.
+    #[command(after_long_help = "\
+Examples:
+  portcullis policy diff --candidate new.toml --records calls.jsonl
+  portcullis policy diff --candidate managed.toml --layer managed --format json")]
+    Diff(Diff),
 }
 
 /// Which layers to lock, or only to compare.

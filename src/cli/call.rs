@@ -9,7 +9,7 @@ use portcullis::model::name::Target;
 use portcullis::model::outcome::{Code, Failure, Outcome};
 use portcullis::model::text::shown;
 use portcullis::pipeline::Finished;
-use portcullis::pipeline::emit::views::model::{BodyItem, ModelBody, ModelView};
+use portcullis::pipeline::emit::views::model::{BodyItem, ModelBody, ModelView, ModelViewOptions};
 use serde_json::json;
 
 use super::args::{self, Format, Global};
@@ -27,19 +27,22 @@ pub(crate) async fn run(global: &Global, given: args::Target) -> Result<Exit, Tr
     let cancel = setup::stop_on_signals()?;
     let setup::Wired { resolved, mut parts, desk, .. } = setup::wire(global).await?;
     setup::only(&mut parts, &reference);
+    let telemetry = setup::Sending::start(&resolved, &mut parts);
     let host = Host::start(parts);
     let mut reviewer = terminal::reviewer();
     if resolved.queue.value.unwrap_or(false) {
         reviewer = desk.patient().beside(reviewer);
     }
     let session = host.session(local_caller(), reviewer);
+    session.model_takes(resolved.output.input_modalities.value);
     let target = Target::from(reference.clone());
     let finished = session.call(SessionCall { cancel, ..SessionCall::new(target.clone(), arguments) }).await;
     let unavailable = matches!(&finished.item.outcome, Outcome::Failed(failure) if failure.code == Code::NotAvailable);
     let why = unavailable.then(|| setup::not_available(&host, &target));
     host.shutdown(GRACE).await;
-
-    let view = ModelView::of(&finished.clean, finished.item.durations.wall, &wire::model_view(&resolved, &reference));
+    let options = wire::model_view(&resolved, &reference, ModelViewOptions::default());
+    let view = ModelView::of(&finished.clean, finished.item.durations.wall, &options).await;
+    telemetry.finish().await;
     match global.format {
         Format::Human => print(&finished, &view, why.as_deref())?,
         Format::Json => render::json(&json!({

@@ -54,7 +54,8 @@ fn exit(state: &State, choice: &Choice) -> Exit {
     }
 }
 
-fn kind(word: LayerWord) -> LayerKind {
+/// The layer that a word names.
+pub(crate) fn kind(word: LayerWord) -> LayerKind {
     match word {
         LayerWord::Managed => LayerKind::Managed,
         LayerWord::System => LayerKind::System,

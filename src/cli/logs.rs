@@ -1,9 +1,13 @@
 //! What the process says about itself while it runs: to stderr, never to stdout.
 
-use tracing::Level;
-use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use std::sync::OnceLock;
+
+use portcullis::adapters::telemetry::listens;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, FilterFn, LevelFilter, filter_fn};
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Registry, reload};
 
 use super::args::Global;
 use super::exit::{Exit, Trouble};
@@ -11,6 +15,28 @@ use super::render;
 
 /// The variable with a filter of its own, as in `info,portcullis::host=debug`.
 const VARIABLE: &str = "PORTCULLIS_LOG";
+
+/// Who listens to spans, and to which.
+type Listener = Box<dyn Layer<Registry> + Send + Sync>;
+type Which = FilterFn<fn(&Metadata<'_>) -> bool>;
+
+/// The place for a listener that is known only when the configuration is read.
+static PLACE: OnceLock<Place> = OnceLock::new();
+
+struct Place {
+    listener: reload::Handle<Option<Listener>, Registry>,
+    which: reload::Handle<Which, Registry>,
+}
+
+/// Lets somebody listen to what calls tell of themselves, and to nothing else, from now on.
+pub(crate) fn listen(listener: Listener) {
+    let Some(place) = PLACE.get() else { return };
+    let every: Which = FilterFn::new(listens as fn(&Metadata<'_>) -> bool);
+    let placed = place.listener.reload(Some(listener)).and_then(|()| place.which.reload(every));
+    if let Err(error) = placed {
+        tracing::warn!(%error, "nobody listens to spans, so none are sent");
+    }
+}
 
 /// Starts logging. `usual` is the level where no flag and no variable sets one.
 pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble> {
@@ -35,7 +61,12 @@ pub(crate) fn start(global: &Global, usual: &'static str) -> Result<(), Trouble>
         .with_ansi(render::stderr_has_color())
         .with_target(wanted.is_some() || global.verbose > 1)
         .without_time();
-    tracing_subscriber::registry().with(lines.with_filter(filter.and(discreet))).init();
+    let none: Which = FilterFn::new((|_| false) as fn(&Metadata<'_>) -> bool).with_max_level_hint(LevelFilter::OFF);
+    let (nobody, listener) = reload::Layer::new(None::<Listener>);
+    let (to_nothing, which) = reload::Layer::new(none);
+    let subscriber = tracing_subscriber::registry().with(nobody.with_filter(to_nothing));
+    subscriber.with(lines.with_filter(filter.and(discreet))).init();
+    let _first = PLACE.set(Place { listener, which });
     Ok(())
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod exit;
 pub(crate) mod render;
 
 mod approvals;
+mod audit;
 mod call;
 mod compile;
 mod config;
@@ -18,6 +19,8 @@ mod login;
 mod logout;
 mod logs;
 mod policy;
+mod record_args;
+mod replay;
 mod serve;
 mod setup;
 mod stdio;
@@ -55,6 +58,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Trouble> {
         Command::Policy(args::Policy::Lock(wanted)) => lock::run(&global, &wanted),
         Command::Trust(trust) => trust::run(&global, &trust),
         Command::Approvals(wanted) => approvals::run(&global, &wanted),
+        Command::Audit(wanted) => audit::run(&global, &wanted),
         other => on_runtime(other, &global),
     }
 }
@@ -73,8 +77,11 @@ fn on_runtime(command: Command, global: &Global) -> Result<Exit, Trouble> {
             Command::Demo => Box::pin(demo::run(global)).await,
             Command::Login(login) => Box::pin(login::run(global, &login)).await,
             Command::Logout { server } => Box::pin(logout::run(global, &server)).await,
+            Command::Policy(args::Policy::Replay(wanted)) => Box::pin(replay::replay(global, &wanted)).await,
+            Command::Policy(args::Policy::Diff(wanted)) => Box::pin(replay::diff(global, &wanted)).await,
             Command::Config(_)
             | Command::Policy(_)
+            | Command::Audit(_)
             | Command::Trust(_)
             | Command::Approvals(_)
             | Command::Compile { .. } => Ok(Exit::Done),

@@ -18,7 +18,8 @@ use super::{setup, stdio};
 /// Serves until the client or a signal ends it.
 pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
     let shutdown = setup::stop_on_signals()?;
-    let setup::Wired { resolved, parts, reloader, logins, desk } = setup::wire(global).await?;
+    let setup::Wired { resolved, mut parts, reloader, logins, desk } = setup::wire(global).await?;
+    let telemetry = setup::Sending::start(&resolved, &mut parts);
     let host = Host::start(parts);
     let required = tokio::select! {
         required = host.fleet().await_required() => required,
@@ -28,7 +29,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
         host.shutdown(std::time::Duration::ZERO).await;
         return Err(Trouble::new(Exit::Failed, why).hint("`portcullis tools` shows what each server said"));
     }
-    let searching = Searching::of(&resolved.gateway);
+    let (searching, takes) = (Searching::of(&resolved.gateway), resolved.output.input_modalities.value);
     let desk = match resolved.queue.value {
         Some(false) => None,
         Some(true) => Some(desk.patient()),
@@ -37,8 +38,9 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Trouble> {
     // Ends with the host, or when serving ends.
     tokio::spawn(Watch::new(&host, reloader, &resolved, logins).run(shutdown.clone()));
     tokio::spawn(warn(Arc::clone(&host), resolved, shutdown.clone()));
-    let options = ServeOptions { shutdown, searching, desk, ..ServeOptions::default() };
+    let options = ServeOptions { shutdown, searching, takes, desk, ..ServeOptions::default() };
     let served = gateway::serve(host, local_caller(), stdio::input(), stdio::output(), options).await;
+    telemetry.finish().await;
     match served.map_err(|error| Trouble::from_error(Exit::Failed, &error))? {
         Ended::Client(why) => tracing::info!(%why, "the client has gone"),
         Ended::Shutdown => tracing::info!("ended by a signal"),

@@ -3,27 +3,26 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis::adapters::oauth::Logins;
 use portcullis::adapters::record::fanout::Fanout;
-use portcullis::adapters::record::jsonl::JsonLines;
+use portcullis::adapters::telemetry::Telemetry;
 use portcullis::adapters::wasm::{Engine, EngineError, Options};
 use portcullis::config::{Places, Problem, Resolved, SessionSources, load};
 use portcullis::host::asking::Desk;
 use portcullis::host::reload::{Loaded, Reloader};
 use portcullis::host::user::{local_logins, sandbox};
-use portcullis::host::{HostParts, wire};
+use portcullis::host::{HostParts, records, telemetry, wire};
 use portcullis::model::arguments::MAX_ARGUMENTS;
 use portcullis::model::name::{Target, ToolRef};
 use portcullis::model::text;
-use portcullis::ports::recorder::Recorder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{self, Global};
 use super::exit::{Exit, Trouble};
-use super::render;
+use super::{logs, render};
 
 /// Where layers are looked for.
 pub(crate) fn places() -> Result<Places, Trouble> {
@@ -82,8 +81,9 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     for refusal in &resolved.refusals {
         render::talk(&format!("{}: {}", render::styled(render::BAD, "refusal"), text::shown(&refusal.text, 1000)));
     }
-    let recorder = recorder(global)?;
     let stored = wire::open_state(&places).map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
+    let recorder = records::open(&resolved, &places, global.log.clone(), global.log_arguments);
+    let recorder = recorder.map_err(|error| Trouble::from_error(Exit::Usage, &error))?;
     let logins = local_logins(&places);
     let mut parts = wire::host_parts(&resolved, policies, &calls, recorder, logins.as_ref(), stored.state);
     parts.grants = stored.grants;
@@ -91,16 +91,41 @@ pub(crate) async fn wire(global: &Global) -> Result<Wired, Trouble> {
     Ok(Wired { resolved: Arc::new(resolved), parts, reloader, logins, desk })
 }
 
+/// How long what is left of telemetry may take to go out at the end.
+const LAST_TELEMETRY: Duration = Duration::from_secs(2);
+
+/// Telemetry, if the configuration wants any and it could begin.
+pub(crate) struct Sending(Option<Telemetry>);
+
+impl Sending {
+    /// Begins to send what calls tell of themselves; why it cannot is a warning.
+    pub(crate) fn start(resolved: &Resolved, parts: &mut HostParts) -> Self {
+        let variable = |name: &str| std::env::var(name).ok();
+        let started = telemetry::start(resolved, &variable).unwrap_or_else(|error| {
+            let trouble = Trouble::from_error(Exit::Usage, &error);
+            let why = trouble.why.iter().map(|why| format!(": {why}")).collect::<String>();
+            render::talk(&format!("{}: {}{why}", render::styled(render::WARN, "warning"), trouble.what));
+            None
+        });
+        if let Some(telemetry) = &started {
+            logs::listen(telemetry.layer());
+            let both = telemetry.recorder().into_iter().chain([Arc::clone(&parts.recorder)]);
+            parts.recorder = Arc::new(Fanout::new(both.collect()));
+        }
+        Self(started)
+    }
+
+    /// Sends what is left, within a bound.
+    pub(crate) async fn finish(self) {
+        if let Some(telemetry) = self.0 {
+            telemetry.shutdown(LAST_TELEMETRY).await;
+        }
+    }
+}
+
 /// How this program gets at compiled code.
 pub(crate) fn options(places: &Places) -> Result<Options, Trouble> {
     sandbox(places).map_err(|error| Trouble::caused(Exit::Failed, "cannot tell which program this is", &error))
-}
-
-/// The file of `--log`, or nothing that is kept.
-fn recorder(global: &Global) -> Result<Arc<dyn Recorder>, Trouble> {
-    let Some(path) = &global.log else { return Ok(Arc::new(Fanout::new(Vec::new()))) };
-    let opened = JsonLines::open(path, global.log_arguments);
-    Ok(Arc::new(opened.map_err(|error| Trouble::from_error(Exit::Usage, &error))?))
 }
 
 /// Parses SERVER/TOOL.

@@ -240,7 +240,7 @@ pub(crate) fn discover(places: &Places, session: &SessionSources) -> Vec<Candida
 }
 
 /// Ordinary values: which kind replaces which (design page 5); not the order of trust.
-fn precedence(kind: LayerKind) -> u8 {
+pub(super) fn precedence(kind: LayerKind) -> u8 {
     match kind {
         LayerKind::Builtin => 0,
         LayerKind::System => 1,

@@ -74,7 +74,7 @@ pub fn reference_markdown() -> String {
     page.push_str(LOCK);
     let sections: Vec<_> = NOT_ENFORCED.iter().map(|name| format!("`[{name}]`")).collect();
     page.push_str("\n## Not in this version\n\n");
-    let _ = writeln!(page, "{} are refused: nothing enforces them yet.", sections.join(", "));
+    let _ = writeln!(page, "Refused, because nothing enforces it yet: {}.", sections.join(", "));
     page
 }
 

@@ -10,14 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use super::apps::{self, AppsTable};
 use super::files::FilesTable;
+use super::records::RecordsTable;
 use super::requirements::may_require;
 use super::requirements_keys::{DelegateTable, RequirementsTable};
 use super::reviewer::ReviewerTable;
+use super::server_keys::{BAD_TOKEN_LIMIT, bad_token_limit};
+use super::telemetry::TelemetryTable;
 use crate::model::layer::LayerKind;
+use crate::model::media::Modality;
 use crate::model::posture::{ApprovalPolicy, Channel, Profile, Reviewer};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
-pub const NOT_ENFORCED: [&str; 2] = ["granular", "records"];
+pub const NOT_ENFORCED: [&str; 1] = ["granular"];
 
 /// How many tools make clients search where nobody says.
 pub const DEFAULT_SEARCH_FROM: u32 = 100;
@@ -44,6 +48,8 @@ pub struct Settings {
     pub require_managed: Option<bool>,
     /// How many tokens of a tool's text the model view keeps, 1 to 10,000,000. Unset: the model's own limit.
     pub tool_output_token_limit: Option<u32>,
+    /// What the model behind takes: `text`, `image`, `audio`. Media of other kinds becomes a text that says so, before anybody else sees the answer. Layers intersect; text is always taken. Builtin: everything.
+    pub input_modalities: Option<BTreeSet<Modality>>,
     /// The gateway's names.
     pub gateway: Option<GatewayTable>,
     /// Where questions can be answered besides the session that asks.
@@ -52,10 +58,14 @@ pub struct Settings {
     pub limits: Option<LimitsTable>,
     /// Files that calls name, and where they are uploaded to.
     pub files: Option<FilesTable>,
+    /// What is recorded of calls, and where.
+    pub records: Option<RecordsTable>,
     /// Apps, by connector id; `_default` holds where an app says nothing.
     pub apps: Option<AppsTable>,
     /// An auto reviewer. Those of all layers stand side by side, and all must allow (R1).
     pub reviewer: Option<ReviewerTable>,
+    /// Where traces and metrics of calls are sent; said whole by the most trusted layer that has it, never by a project.
+    pub telemetry: Option<TelemetryTable>,
     /// What less trusted layers must keep to; only in managed, system and organisation.
     pub requirements: Option<RequirementsTable>,
     /// What is left to less trusted layers; not in projects and session.
@@ -125,8 +135,8 @@ impl Settings {
     /// Returns what is out of bounds: key and message.
     pub(crate) fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
-        if self.tool_output_token_limit.is_some_and(|n| !(1..=10_000_000).contains(&n)) {
-            faults.push(("tool_output_token_limit", "must lie between 1 and 10000000".to_owned()));
+        if self.tool_output_token_limit.is_some_and(bad_token_limit) {
+            faults.push(("tool_output_token_limit", BAD_TOKEN_LIMIT.to_owned()));
         }
         let gateway = self.gateway.as_ref();
         if gateway.and_then(|g| g.name_limit).is_some_and(|n| !(32..=128).contains(&n)) {
@@ -160,6 +170,8 @@ impl Settings {
         };
         let mut faults: Vec<_> = self.apps.iter().flat_map(apps::faults).map(below("apps")).collect();
         faults.extend(self.files.iter().flat_map(|files| files.faults(kind)).map(below("files")));
+        faults.extend(self.telemetry.iter().flat_map(|table| table.faults(kind)).map(below("telemetry")));
+        faults.extend(self.records.iter().flat_map(|records| records.faults(kind)).map(below("records")));
         match &self.requirements {
             Some(_) if !may_require(kind) => {
                 let message = "only the managed, system and organisation layers may have requirements";

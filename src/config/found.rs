@@ -3,7 +3,9 @@
 //! So whoever reads again can keep a layer as it was while it cannot be used (R8). Projects are never kept: trust says what
 //! counts of one that changed (R7).
 
-use super::discover::{Candidate, Content, Places, SessionSources, discover};
+use std::path::Path;
+
+use super::discover::{Candidate, Content, Places, SessionSources, discover, precedence};
 use super::parse::parse;
 use crate::model::layer::{LayerKind, LayerRef};
 
@@ -55,6 +57,13 @@ impl Found {
         if let (Some(place), Some(kept)) = (self.0.iter_mut().find(|candidate| candidate.layer == *layer), kept) {
             place.content = kept.content.clone();
         }
+    }
+
+    /// Puts a file in the place of all layers of a kind: what the layers would be with it. Its absence is a failure.
+    pub fn stand_in(&mut self, kind: LayerKind, file: &Path, places: &Places) {
+        self.0.retain(|candidate| candidate.layer.kind() != kind);
+        self.0.push(Candidate::named(kind, file, places));
+        self.0.sort_by_key(|candidate| precedence(candidate.layer.kind()));
     }
 
     /// Returns one layer alone.

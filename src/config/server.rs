@@ -81,6 +81,8 @@ pub struct ResolvedServer {
     pub restart: Restart,
     /// Exposures that its tools are left out of.
     pub omit_tools_from: BTreeSet<Way>,
+    /// How many tokens of its tools' text the model view keeps.
+    pub output_token_limit: Option<u32>,
     /// How many tokens of a tool's text the model view keeps.
     pub output_token_limits: BTreeMap<RawToolName, u32>,
     /// The id of the plugin that provides it.
@@ -215,6 +217,7 @@ pub(crate) fn resolve(
         concurrency: own.concurrency.unwrap_or(CONCURRENCY),
         restart: Restart::from_table(&own.restart.clone().unwrap_or_default()),
         omit_tools_from: BTreeSet::new(),
+        output_token_limit: None,
         output_token_limits: BTreeMap::new(),
         plugin: winner.as_ref().and_then(|winner| winner.plugin).map(str::to_owned),
         plugin_name: winner.as_ref().and_then(|winner| winner.plugin_name(layers)).map(str::to_owned),
@@ -332,6 +335,12 @@ fn tighten(server: &mut ResolvedServer, layer: &LayerRef, table: &ServerTable) {
     if let Some(list) = &table.omit_tools_from {
         server.omit_tools_from.extend(list);
         changed.push("omit_tools_from");
+    }
+    if let Some(limit) = table.output_token_limit
+        && server.output_token_limit.is_none_or(|earlier| limit < earlier)
+    {
+        server.output_token_limit = Some(limit);
+        changed.push("output_token_limit");
     }
     for (tool, settings) in table.tools.iter().flatten() {
         if let (Ok(tool), Some(limit)) = (RawToolName::parse(tool), settings.output_token_limit) {
@@ -480,6 +489,7 @@ fn digest(server: &ResolvedServer) -> Digest {
         restart.max_delay.as_millis() as u64,
         restart.attempts,
         server.omit_tools_from,
+        server.output_token_limit,
         server.output_token_limits,
         server.plugin,
     ]);

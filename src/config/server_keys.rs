@@ -94,6 +94,8 @@ pub struct ServerTable {
     pub message_limit: Option<u64>,
     /// How many calls may be in flight at it, 1 to 65,536. Default 64; the smallest of all layers counts.
     pub concurrency: Option<u32>,
+    /// How many tokens of its tools' text the model view keeps, 1 to 10,000,000. The smallest of all layers, of this, the tool's own and the top-level `tool_output_token_limit` counts. Unset: no limit of its own.
+    pub output_token_limit: Option<u32>,
     /// What happens when it dies.
     pub restart: Option<RestartTable>,
     /// Ignored; old files have it.
@@ -155,7 +157,7 @@ pub struct OauthTable {
 pub struct ToolTable {
     /// Overrides `default_tools_approval_mode` within this layer.
     pub approval_mode: Option<ApprovalMode>,
-    /// How many tokens of its text the model view keeps. The smallest of all layers counts.
+    /// How many tokens of its text the model view keeps, 1 to 10,000,000. The smallest of all layers counts, and of this and the server's.
     pub output_token_limit: Option<u32>,
 }
 
@@ -218,6 +220,14 @@ pub(crate) fn seconds(value: f64) -> Result<Duration, String> {
     } else {
         Err(format!("must be more than 0 and at most {MAX_SECONDS} seconds"))
     }
+}
+
+/// What is said of a limit of tokens that is none.
+pub(super) const BAD_TOKEN_LIMIT: &str = "must lie between 1 and 10000000";
+
+/// Whether a limit of tokens is out of bounds.
+pub(super) fn bad_token_limit(limit: u32) -> bool {
+    !(1..=10_000_000).contains(&limit)
 }
 
 impl ServerTable {
@@ -300,6 +310,7 @@ impl ServerTable {
             "concurrency",
             "must lie between 1 and 65536",
         );
+        fault(self.output_token_limit.is_some_and(bad_token_limit), "output_token_limit", BAD_TOKEN_LIMIT);
         let restart = self.restart.clone().unwrap_or_default();
         let bad_delay = |ms: u64| !(10..=3_600_000).contains(&ms);
         fault(
@@ -370,8 +381,8 @@ impl ServerTable {
             if let Err(error) = RawToolName::parse(name) {
                 faults.push(("tools".to_owned(), error.to_string()));
             }
-            if tool.output_token_limit == Some(0) {
-                faults.push((format!("tools.{name}.output_token_limit"), "must be at least 1".to_owned()));
+            if tool.output_token_limit.is_some_and(bad_token_limit) {
+                faults.push((format!("tools.{name}.output_token_limit"), BAD_TOKEN_LIMIT.to_owned()));
             }
         }
         faults

@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use super::parse::join;
 use super::plugins::path_of;
+use super::records::KeptIn;
 use super::reviewer::ReviewerWay;
 use super::server::{ResolvedServer, Transport};
-use super::stack::{LayerStatus, Resolved};
+use super::stack::{LayerStatus, Resolved, Sourced};
 use crate::model::hook::HookEvent;
 use crate::model::layer::{LayerKind, LayerRef};
 
@@ -82,6 +83,21 @@ impl List<'_> {
         self.shown.push(Shown { key: key.to_owned(), value, layer: layer.clone(), file, line });
     }
 
+    fn records(&mut self) {
+        let records = &self.resolved.records;
+        match &records.keep {
+            Some(Sourced { value: KeptIn::Folder(folder), layer }) => {
+                self.push("records.folder", folder.display().to_string(), layer);
+            }
+            Some(Sourced { value: KeptIn::State, layer }) => self.push("records.keep", true, layer),
+            None => {}
+        }
+        self.push("records.on_failure", spelled(records.on_failure.value), &records.on_failure.layer);
+        self.push("records.fsync", spelled(records.fsync.value), &records.fsync.layer);
+        self.push("records.rotate_mib", i64::from(records.rotate_mib.value), &records.rotate_mib.layer);
+        self.push("records.inputs", records.inputs.value, &records.inputs.layer);
+    }
+
     fn settings(&mut self) {
         let resolved = self.resolved;
         for own in resolved.postures.layers() {
@@ -127,6 +143,7 @@ impl List<'_> {
         self.push("limits.ask_timeout_sec", limits.ask_timeout.value.as_secs_f64(), &limits.ask_timeout.layer);
         let calls = &limits.concurrent_calls;
         self.push("limits.concurrent_calls", i64::from(calls.value), &calls.layer);
+        self.records();
         if let Some(files) = &resolved.files {
             let roots: Vec<String> = files.roots.iter().map(|root| root.display().to_string()).collect();
             self.push("files.upload_url", without_query(files.upload_url.as_str()), &files.layer);
@@ -135,9 +152,33 @@ impl List<'_> {
                 self.push("files.bearer_token_env_var", name.clone(), &files.layer);
             }
         }
+        self.telemetry();
         let tokens = &resolved.output.tool_output_token_limit;
         if let Some(limit) = tokens.value {
             self.push("tool_output_token_limit", i64::from(limit), &tokens.layer);
+        }
+        let takes = &resolved.output.input_modalities;
+        let members: Vec<String> = takes.value.members().map(spelled).collect();
+        self.push("input_modalities", members, &takes.layer);
+    }
+
+    fn telemetry(&mut self) {
+        let Some(telemetry) = &self.resolved.telemetry else { return };
+        let layer = &telemetry.layer;
+        let mut put = |key: &str, value: toml::Value| self.push(&format!("telemetry.{key}"), value, layer);
+        put("endpoint", without_query(telemetry.endpoint.as_str()).into());
+        put("traces", telemetry.traces.into());
+        put("metrics", telemetry.metrics.into());
+        put("interval_sec", telemetry.interval.as_secs_f64().into());
+        put("timeout_sec", telemetry.timeout.as_secs_f64().into());
+        put("sampling", telemetry.sampling.into());
+        put("service_name", telemetry.service_name.clone().into());
+        for (key, value) in &telemetry.resource {
+            put(&join("resource", key), value.clone().into());
+        }
+        for name in telemetry.headers.keys() {
+            let key = format!("telemetry.{}", join("headers", name));
+            self.push_text(&key, HIDDEN.to_owned(), layer, &key);
         }
     }
 
@@ -217,6 +258,9 @@ impl List<'_> {
         let message_limit = i64::try_from(server.message_limit).unwrap_or(i64::MAX);
         self.push(&own("message_limit"), message_limit, origin("message_limit"));
         self.push(&own("concurrency"), i64::from(server.concurrency), origin("concurrency"));
+        if let Some(limit) = server.output_token_limit {
+            self.push(&own("output_token_limit"), i64::from(limit), origin("output_token_limit"));
+        }
         self.push(&own("restart.when"), spelled(server.restart.when), origin("restart"));
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         self.push(&own("restart.first_delay_ms"), millis(server.restart.first_delay), origin("restart"));

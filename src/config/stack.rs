@@ -28,9 +28,10 @@ use super::problem::Problem;
 use super::reading::Reading;
 use super::requirements::{self, Floor, Source};
 use super::server::{self, ResolvedServer};
-use super::{apps, delegate, files, hooks, reviewer};
+use super::{apps, delegate, files, hooks, records, reviewer, telemetry};
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
+use crate::model::media::Modalities;
 use crate::model::name::{RawToolName, ServerName};
 use crate::model::posture::{LayerPosture, PostureLayers, ServerModes};
 
@@ -61,10 +62,14 @@ pub struct Resolved {
     pub queue: Sourced<Option<bool>>,
     /// Bounds on calls.
     pub limits: CallLimits,
+    /// What is recorded, and where.
+    pub records: records::Records,
     /// Which files calls may name, and where they go; none: no file is uploaded.
     pub files: Option<files::Files>,
     /// The auto reviewers of all layers, most trusted layer first (R1).
     pub reviewers: Vec<reviewer::ReviewerEntry>,
+    /// Where traces and metrics are sent; none: nowhere.
+    pub telemetry: Option<telemetry::Telemetry>,
     /// What `connector-baseline` is set to, for each layer that speaks about Apps, most trusted layer first.
     pub apps: Vec<apps::AppSettings>,
     /// What each layer demands of less trusted ones, most trusted layer first.
@@ -93,11 +98,11 @@ pub struct Sourced<T> {
 }
 
 impl<T> Sourced<T> {
-    fn builtin(value: T) -> Self {
+    pub(super) fn builtin(value: T) -> Self {
         Self { value, layer: LayerRef::new(LayerKind::Builtin) }
     }
 
-    fn replace(&mut self, value: Option<T>, layer: &LayerRef) {
+    pub(super) fn replace(&mut self, value: Option<T>, layer: &LayerRef) {
         if let Some(value) = value {
             *self = Self { value, layer: layer.clone() };
         }
@@ -107,7 +112,7 @@ impl<T> Sourced<T> {
 impl<T: PartialOrd> Sourced<T> {
     /// A restricting value: any layer may lower it, none may raise what another set (R2).
     /// Who may not allow may not go beyond a builtin bound either (R3).
-    fn lower(&mut self, value: Option<T>, layer: &LayerRef, may_allow: bool) {
+    pub(super) fn lower(&mut self, value: Option<T>, layer: &LayerRef, may_allow: bool) {
         if let Some(value) = value
             && (self.layer.kind() == LayerKind::Builtin && may_allow || value < self.value)
         {
@@ -134,6 +139,8 @@ pub struct Gateway {
 pub struct Output {
     /// How many tokens of text are kept; none: the model's own limit.
     pub tool_output_token_limit: Sourced<Option<u32>>,
+    /// What the model behind takes.
+    pub input_modalities: Sourced<Modalities>,
 }
 
 /// `[limits]`.
@@ -261,7 +268,8 @@ fn merge(
         search: Sourced::builtin(Search::default()),
         search_from: Sourced::builtin(DEFAULT_SEARCH_FROM),
     };
-    let mut output = Output { tool_output_token_limit: Sourced::builtin(None) };
+    let mut output =
+        Output { tool_output_token_limit: Sourced::builtin(None), input_modalities: Sourced::builtin(Modalities::ALL) };
     let mut limits = CallLimits {
         ask_timeout: Sourced::builtin(Duration::from_secs_f64(DEFAULT_ASK_TIMEOUT)),
         concurrent_calls: Sourced::builtin(DEFAULT_CONCURRENT_CALLS),
@@ -279,6 +287,9 @@ fn merge(
         gateway.search.replace(table.search, from);
         gateway.search_from.replace(table.search_from, from);
         output.tool_output_token_limit.replace(settings.tool_output_token_limit.map(Some), from);
+        let takes = settings.input_modalities.as_ref().map(|set| Modalities::of(set.iter().copied()));
+        let left = takes.map(|takes| takes.and(output.input_modalities.value));
+        output.input_modalities.replace(left.filter(|left| *left != output.input_modalities.value), from);
         let table = settings.limits.clone().unwrap_or_default();
         let timeout = table.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).ok());
         limits.ask_timeout.lower(timeout, &layer.definer, layer.may_allow);
@@ -294,6 +305,7 @@ fn merge(
     let policies = policies(&ordered, &sources, &servers);
     let hooks = hooks::resolve(&ordered, &sources, places.path.as_deref(), &mut problems);
     let files = files::resolve(layers, &mut problems);
+    let telemetry = telemetry::resolve(layers, &mut problems);
     let reviewers = reviewer::resolve(layers, places.path.as_deref(), &mut problems);
     warnings.extend(super::matcher::unmatched_servers(layers, &servers));
     warnings.extend(super::lock::stale(layers));
@@ -309,6 +321,7 @@ fn merge(
         hooks,
         files,
         reviewers,
+        telemetry,
         apps: apps::settings(layers),
         requirements: sources,
         warnings,
@@ -316,6 +329,7 @@ fn merge(
         output,
         queue,
         limits,
+        records: records::resolve(layers),
     }
 }
 

@@ -51,6 +51,7 @@ use crate::host::Host;
 use crate::host::asking::Desk;
 use crate::host::listing::Searching;
 use crate::model::caller::Caller;
+use crate::model::media::Modalities;
 use crate::ports::reviewer::NobodyThere;
 use door::Door;
 use handler::Gate;
@@ -76,6 +77,8 @@ pub struct ServeOptions {
     pub limits: Limits,
     /// Whether the client finds tools by search instead of having all of them in the list; [`Searching::Never`] by default.
     pub searching: Searching,
+    /// What the model behind the client takes; everything by default.
+    pub takes: Modalities,
     /// Where questions are asked besides: the queue that `approvals` answers. None by default.
     pub desk: Option<Desk>,
 }
@@ -83,7 +86,8 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     fn default() -> Self {
         let (shutdown, limits) = (CancellationToken::new(), Limits::default());
-        Self { shutdown, grace: GRACE, page: PAGE, limits, searching: Searching::Never, desk: None }
+        let (searching, takes) = (Searching::Never, Modalities::ALL);
+        Self { shutdown, grace: GRACE, page: PAGE, limits, searching, takes, desk: None }
     }
 }
 
@@ -126,6 +130,7 @@ where
     let end = lines.end();
     let (stop, hung_up, quit) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let session = host.session(caller, Arc::new(NobodyThere));
+    session.model_takes(options.takes);
     let mut gate = Gate::new(session, options.page, options.searching, stop.clone(), hung_up.clone());
     gate.desk.clone_from(&options.desk);
     let calls = gate.calls.clone();

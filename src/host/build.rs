@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use super::fleet::{BackOff, ServerSpec};
 use super::known::KnownLists;
 use super::overlay::{self, NotAdded};
+use super::records::{self, NoRecord};
 use super::reload::{Loaded, Reloader};
 use super::{Host, wire};
 use crate::adapters::record::fanout::Fanout;
@@ -76,6 +77,9 @@ pub enum NotBuilt {
     /// A layer cannot be used, so every call would be refused (R8).
     #[error("a layer cannot be used, so every call would be refused: {}", texts(.0))]
     Refused(Vec<Refusal>),
+    /// A layer wants calls recorded, and that cannot be done.
+    #[error(transparent)]
+    Record(#[from] NoRecord),
     /// A server of the embedder was not added.
     #[error(transparent)]
     Server(#[from] NotAdded),
@@ -136,7 +140,7 @@ impl HostBuilder {
         self
     }
 
-    /// Says who takes items and decisions.
+    /// Says who takes items and decisions, besides the record that layers keep.
     #[must_use]
     pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
         self.recorder = Some(recorder);
@@ -179,6 +183,7 @@ impl HostBuilder {
     /// [`NotBuilt`], also when a required server does not start. What is wrong with single entries is in [`Built::resolved`].
     pub async fn start(self) -> Result<Built, NotBuilt> {
         let (places, session) = (self.places, self.session);
+        let places_of_records = places.clone();
         let loading = tokio::task::spawn_blocking(move || {
             let mut reloader = Reloader::new(places, session, Engine::on_demand()?);
             Ok::<_, EngineError>(reloader.load(Instant::now()))
@@ -187,7 +192,12 @@ impl HostBuilder {
         if !policies.refusals.is_empty() {
             return Err(NotBuilt::Refused(policies.refusals));
         }
-        let recorder = self.recorder.unwrap_or_else(|| Arc::new(Fanout::new(Vec::new())));
+        // What layers want kept is kept besides: an embedder's own recorder does not switch it off.
+        let kept = records::open(&resolved, &places_of_records, None, false)?;
+        let recorder = match self.recorder {
+            Some(own) => Arc::new(Fanout::new(vec![kept, own])),
+            None => kept,
+        };
         let state = self.state.unwrap_or_else(|| Arc::new(in_memory()));
         let mut parts = wire::host_parts(&resolved, policies, &calls, recorder, None, state);
         for (kind, name, spec) in self.servers {

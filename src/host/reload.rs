@@ -67,7 +67,7 @@ pub struct Loaded {
     pub policies: PolicySet,
     /// The layers that are kept as they were, and those that were for too long.
     pub kept: Vec<Kept>,
-    /// Whether something changed that a running host does not take up: how tools are named, and bounds on all calls.
+    /// Whether something changed that a running host does not take up: how tools are named, bounds on all calls, and where records go.
     pub needs_restart: bool,
     /// The places of all calls together: those of the first reading.
     pub calls: Slots,
@@ -114,7 +114,7 @@ impl Reloader {
         };
         self.read_from = read_from(&self.places, &resolved, &files);
         self.note(&layers, &found, &bad, files, now);
-        let fixed = format!("{:?} {:?}", resolved.gateway, resolved.limits);
+        let fixed = format!("{:?} {:?} {:?}", resolved.gateway, resolved.limits, resolved.records);
         let needs_restart = self.fixed.replace(fixed.clone()).is_some_and(|before| before != fixed);
         let calls = self.calls.get_or_insert_with(|| places_of_calls(&resolved)).clone();
         Loaded { resolved, policies, kept: self.kept.values().cloned().collect(), needs_restart, calls }

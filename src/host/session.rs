@@ -10,11 +10,13 @@ use super::Host;
 use super::listing::{Descriptions, Listing, Seen, Surface};
 use super::seal::{self, BadSeal, Seal};
 use super::served::{self, Last};
+pub use super::session_call::SessionCall;
 use crate::model::caller::Caller;
 use crate::model::digest::Digest;
+use crate::model::evidence::Evidence;
+use crate::model::media::Modalities;
 use crate::model::name::{BadName, CallId, FlatName, RawToolName, ServerName, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
-use crate::model::sandbox::SandboxState;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::admit::exposure::{Exposing, is_barred};
@@ -24,13 +26,13 @@ use crate::pipeline::admit::search::{BadSearch, Found, SearchIndex, ShownTool};
 use crate::pipeline::consent::connector;
 use crate::pipeline::consent::review::Breaker;
 use crate::pipeline::dispatch::memory::ThreadMemory;
-use crate::pipeline::dispatch::meta::{TraceId, TurnInfo};
+use crate::pipeline::dispatch::meta::TurnInfo;
 use crate::pipeline::emit::sanitise::{Definitions, ShownDefinition, Viewer};
-use crate::pipeline::{CallRequest, Explanation, Finished, Payload};
+use crate::pipeline::follow::evidence::{EvidenceOptions, EvidenceStore};
+use crate::pipeline::{CallRequest, Explanation, Finished};
 use crate::ports::memory::MemorySink;
-use crate::ports::questions::Questions;
 use crate::ports::reviewer::Reviewer;
-use crate::ports::upstream::{Fleet as _, ProgressSink};
+use crate::ports::upstream::Fleet as _;
 
 /// How many tools a session remembers to have shown; a server that lists ever new ones must not fill the memory.
 const MAX_SERVED: usize = 65_536;
@@ -51,6 +53,8 @@ pub struct Session {
     seal: Seal,
     gate: ParallelGate,
     memory: Mutex<Option<Arc<ThreadMemory>>>,
+    evidence: Mutex<Option<Arc<EvidenceStore>>>,
+    takes: Mutex<Modalities>,
 }
 
 /// A tool that a search has found.
@@ -71,55 +75,6 @@ pub struct Hit {
 struct Served {
     definitions: served::Definitions,
     names: HashMap<FlatName, ToolRef>,
-}
-
-/// One call of a session.
-pub struct SessionCall {
-    /// Its id; a fresh one when there is none.
-    pub id: Option<CallId>,
-    /// What is called.
-    pub target: Target,
-    /// With what.
-    pub payload: Payload,
-    /// `_meta` of the client's request.
-    pub client_meta: serde_json::Map<String, serde_json::Value>,
-    /// The turn's metadata, for upstreams that read it.
-    pub turn_metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The sandbox, for servers that ask for it; none: no server is told.
-    pub sandbox: Option<Arc<SandboxState>>,
-    /// The trace that it belongs to; none: no server is told of any.
-    pub trace: Option<TraceId>,
-    /// Where progress goes, if it is wanted.
-    pub progress: Option<Arc<dyn ProgressSink>>,
-    /// Who answers what the server asks meanwhile; none: nobody.
-    pub questions: Option<Arc<dyn Questions>>,
-    /// Whoever can be asked about this call; none: the session's.
-    pub reviewer: Option<Arc<dyn Reviewer>>,
-    /// The digest of the definition that it is made for; none: of the one that the session was shown last (R24).
-    pub seen: Option<Digest>,
-    /// Ends the call.
-    pub cancel: CancellationToken,
-}
-
-impl SessionCall {
-    /// A call with arguments as text and nothing else.
-    #[must_use]
-    pub fn new(target: Target, arguments: impl Into<String>) -> Self {
-        Self {
-            id: None,
-            target,
-            payload: Payload::Function(arguments.into()),
-            client_meta: serde_json::Map::new(),
-            turn_metadata: None,
-            sandbox: None,
-            trace: None,
-            progress: None,
-            questions: None,
-            reviewer: None,
-            seen: None,
-            cancel: CancellationToken::new(),
-        }
-    }
 }
 
 impl Drop for Session {
@@ -146,6 +101,8 @@ impl Session {
             seal: Seal::fresh(),
             gate: ParallelGate::default(),
             memory: Mutex::default(),
+            evidence: Mutex::default(),
+            takes: Mutex::default(),
         }
     }
 
@@ -257,10 +214,28 @@ impl Session {
         *self.how.lock() = None;
     }
 
+    /// Tells what the model behind this session takes. Media of other kinds is a text from now on, for everybody who sees an
+    /// answer: sanitisers, hooks, items, records and every view (approval-results 9 rule 1). At first everything is taken.
+    pub fn model_takes(&self, takes: Modalities) {
+        *self.takes.lock() = takes;
+    }
+
     /// Has the memory of this session's thread marked as polluted, just before the first call from now on is handed over to
     /// a server whose answers pollute it: `sink` is told, once (catalog-dispatch 5, step 10c). Without this nobody is.
     pub fn mark_memory(&self, sink: Arc<dyn MemorySink>) {
         *self.memory.lock() = Some(Arc::new(ThreadMemory::new(self.caller.session.as_str(), sink)));
+    }
+
+    /// Keeps what scripts are answered from now on, for the auto reviewers of this session's calls (approval-results 11). What was
+    /// kept before is forgotten. Without this nothing is kept.
+    pub fn keep_evidence(&self, options: EvidenceOptions) {
+        *self.evidence.lock() = Some(Arc::new(EvidenceStore::new(options)));
+    }
+
+    /// Returns what is kept for auto reviewers.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence {
+        self.evidence.lock().as_ref().map(|store| store.evidence()).unwrap_or_default()
     }
 
     /// Tells whether the memory of this session's thread was marked as polluted.
@@ -451,6 +426,7 @@ impl Session {
             payload: call.payload,
             seen,
             definitions: Arc::clone(&self.definitions),
+            takes: call.takes.unwrap_or_else(|| *self.takes.lock()),
             turn: TurnInfo {
                 // The thread of a gateway's call is its session (R40).
                 thread_id: self.caller.session.as_str().to_owned(),
@@ -460,6 +436,8 @@ impl Session {
                 client_meta: call.client_meta,
             },
             memory: self.memory.lock().clone(),
+            source: call.source,
+            evidence: self.evidence.lock().clone(),
             progress: call.progress,
             questions: call.questions,
             reviewer: call.reviewer.unwrap_or_else(|| Arc::clone(&self.reviewer)),

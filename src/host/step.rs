@@ -16,7 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::listing::Listing;
 use super::session::{Session, SessionCall};
+use crate::model::caller::CallSource;
 use crate::model::exposure::Exposure;
+use crate::model::media::Modalities;
 use crate::model::name::{CallId, Target, ToolRef};
 use crate::model::outcome::{Code, Outcome};
 use crate::model::sandbox::SandboxState;
@@ -131,8 +133,12 @@ pub struct FunctionCall {
     pub arguments: String,
     /// The turn's metadata, for upstreams that read it.
     pub turn_metadata: Option<serde_json::Map<String, Value>>,
+    /// What makes it: the model, or a script of the model's.
+    pub source: CallSource,
     /// The sandbox, for servers that ask for it; none: no server is told.
     pub sandbox: Option<Arc<SandboxState>>,
+    /// What the model of this turn takes; none: what the session's does ([`Session::model_takes`]).
+    pub takes: Option<Modalities>,
     /// The trace that it belongs to; none: no server is told of any.
     pub trace: Option<TraceId>,
     /// Ends the call.
@@ -149,7 +155,9 @@ impl FunctionCall {
             name: name.into(),
             arguments: arguments.into(),
             turn_metadata: None,
+            source: CallSource::Direct,
             sandbox: None,
+            takes: None,
             trace: None,
             cancel: CancellationToken::new(),
         }
@@ -189,8 +197,7 @@ pub enum Dispatched {
 
 impl Dispatched {
     /// Returns the member `output` of the model's `function_call_output`: a text, or a list of content items.
-    #[must_use]
-    pub fn output(&self, options: &ModelViewOptions) -> Value {
+    pub async fn output(&self, options: &ModelViewOptions) -> Value {
         match self {
             Self::Called(finished) if is_cancelled(finished) => {
                 // The reference's words (catalog-dispatch 4.1 rule 11).
@@ -198,7 +205,7 @@ impl Dispatched {
                 Value::from(format!("aborted by user after {seconds:.1}s"))
             }
             Self::Called(finished) => {
-                let view = ModelView::of(&finished.clean, finished.item.durations.wall, options);
+                let view = ModelView::of(&finished.clean, finished.item.durations.wall, options).await;
                 serde_json::to_value(&view.answer().body).unwrap_or_default()
             }
             Self::Found(found) => Value::from(json!(found).to_string()),
@@ -298,7 +305,8 @@ impl Session {
         let tool = offer.handler.tool();
         let mut made = SessionCall::new(Target::from(tool.reference()), call.arguments);
         (made.id, made.turn_metadata, made.cancel) = (call.id, call.turn_metadata, call.cancel);
-        (made.sandbox, made.trace) = (call.sandbox, call.trace);
+        (made.sandbox, made.source, made.takes) = (call.sandbox, call.source, call.takes);
+        made.trace = call.trace;
         // What the model of this step was shown, whatever was shown since.
         made.seen = Some(tool.definition.digest());
         Dispatched::Called(Box::new(self.call(made).await))

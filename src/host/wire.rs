@@ -44,7 +44,6 @@ use crate::pipeline::admit::catalog::{Names, ServerView};
 use crate::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
 use crate::pipeline::admit::slots::Slots;
 use crate::pipeline::emit::views::model::ModelViewOptions;
-use crate::pipeline::emit::views::truncate::Policy;
 use crate::ports::approval::PolicySet;
 use crate::ports::asks::Asks;
 use crate::ports::files::FileAccess;
@@ -115,14 +114,18 @@ pub fn places_of_calls(resolved: &Resolved) -> Slots {
     Slots::new(usize::try_from(resolved.limits.concurrent_calls.value).unwrap_or(usize::MAX))
 }
 
-/// How a tool's answer is shown to a model: the configuration's limits for its text.
+/// How a tool's answer is shown to a model: `model` is what that takes by itself, and the least limit that the configuration
+/// sets for the tool, its server or all tools replaces its limit, in the model's own unit (approval-results 8.2). The answer
+/// is cut once, to the result.
 #[must_use]
-pub fn model_view(resolved: &Resolved, tool: &ToolRef) -> ModelViewOptions {
-    let own = resolved.servers.get(&tool.server).and_then(|server| server.output_token_limits.get(&tool.tool));
-    let limit = own.copied().into_iter().chain(resolved.output.tool_output_token_limit.value).min();
-    let truncation =
-        limit.map_or_else(Policy::default, |limit| Policy::Tokens(usize::try_from(limit).unwrap_or(usize::MAX)));
-    ModelViewOptions { truncation, ..ModelViewOptions::default() }
+pub fn model_view(resolved: &Resolved, tool: &ToolRef, model: ModelViewOptions) -> ModelViewOptions {
+    let server = resolved.servers.get(&tool.server);
+    let of_tool = server.and_then(|server| server.output_token_limits.get(&tool.tool).copied());
+    let of_server = server.and_then(|server| server.output_token_limit);
+    let set = [of_tool, of_server, resolved.output.tool_output_token_limit.value];
+    let Some(limit) = set.into_iter().flatten().min() else { return model };
+    let truncation = model.truncation.of_tokens(usize::try_from(limit).unwrap_or(usize::MAX));
+    ModelViewOptions { truncation, ..model }
 }
 
 fn names(resolved: &Resolved) -> Names {
@@ -322,6 +325,7 @@ mod tests {
     use super::*;
     use crate::config::{Places, SessionSources, load};
     use crate::model::layer::LayerKind;
+    use crate::pipeline::emit::views::truncate::Policy;
 
     fn resolved(layers: &[(LayerKind, &str)]) -> Resolved {
         load(&Places::nowhere(), &SessionSources::of_texts(layers, &std::env::temp_dir()))
@@ -448,10 +452,49 @@ mod tests {
     #[test]
     fn the_smaller_limit_of_a_models_text_counts() {
         let text = "tool_output_token_limit = 100\n[mcp_servers.s]\ncommand = \"sh\"\n\
-                    [mcp_servers.s.tools.t]\noutput_token_limit = 7\n";
+                    [mcp_servers.s.tools.t]\noutput_token_limit = 7\n\
+                    [mcp_servers.small]\ncommand = \"sh\"\noutput_token_limit = 20\n\
+                    [mcp_servers.small.tools.t]\noutput_token_limit = 30\n\
+                    [mcp_servers.large]\ncommand = \"sh\"\noutput_token_limit = 500\n";
         let resolved = resolved(&[(LayerKind::User, text)]);
-        let limit = |tool| model_view(&resolved, &ToolRef::parse(tool).unwrap()).truncation;
-        assert_eq!(limit("s/t"), Policy::Tokens(7));
-        assert_eq!(limit("s/other"), Policy::Tokens(100));
+        let limit = |tool| {
+            let (tool, model) = (ToolRef::parse(tool).unwrap(), ModelViewOptions::default());
+            let bytes = ModelViewOptions { truncation: Policy::Bytes(10_000), ..model };
+            (model_view(&resolved, &tool, model).truncation, model_view(&resolved, &tool, bytes).truncation)
+        };
+        assert_eq!(limit("s/t"), (Policy::Tokens(7), Policy::Bytes(28)));
+        assert_eq!(limit("s/other"), (Policy::Tokens(100), Policy::Bytes(400)));
+        assert_eq!(limit("small/t").0, Policy::Tokens(20));
+        assert_eq!(limit("small/other").0, Policy::Tokens(20));
+        assert_eq!(limit("large/t").0, Policy::Tokens(100));
+    }
+
+    #[test]
+    fn r2_layers_only_take_modalities_away() {
+        use crate::model::media::{Modalities, Modality};
+        let takes = |layers: &[(LayerKind, &str)]| resolved(layers).output.input_modalities.value;
+        let images = "input_modalities = [\"text\", \"image\"]\n";
+        let all = "input_modalities = [\"image\", \"audio\"]\n";
+        assert_eq!(takes(&[]), Modalities::ALL);
+        assert_eq!(takes(&[(LayerKind::User, all)]), Modalities::ALL);
+        for layers in [[LayerKind::Organisation, LayerKind::User], [LayerKind::User, LayerKind::Organisation]] {
+            assert_eq!(takes(&[(layers[0], images), (layers[1], all)]), Modalities::of([Modality::Image]));
+        }
+        assert_eq!(takes(&[(LayerKind::User, "input_modalities = []\n")]), Modalities::TEXT);
+    }
+
+    #[test]
+    fn a_servers_limit_takes_the_place_of_the_models_own_where_no_layer_limits_all_tools() {
+        let text = "[mcp_servers.s]\ncommand = \"sh\"\noutput_token_limit = 50_000\n";
+        let organisation = "[mcp_servers.s]\noutput_token_limit = 40_000\n";
+        let limit = |resolved: &Resolved, tool| {
+            model_view(resolved, &ToolRef::parse(tool).unwrap(), ModelViewOptions::default()).truncation
+        };
+        let user = resolved(&[(LayerKind::User, text)]);
+        assert_eq!(limit(&user, "s/t"), Policy::Tokens(50_000));
+        assert_eq!(limit(&user, "other/t"), Policy::default());
+        // R2: the smallest of all layers counts.
+        let both = resolved(&[(LayerKind::User, text), (LayerKind::Organisation, organisation)]);
+        assert_eq!(limit(&both, "s/t"), Policy::Tokens(40_000));
     }
 }

@@ -13,10 +13,10 @@ pub enum Answer {
     Error(ProtocolError),
 }
 
-/// The result object of a `tools/call`.
+/// The result object of a `tools/call`. Cheap to clone: an answer has many readers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolResult {
-    value: Map<String, Value>,
+    value: Arc<Map<String, Value>>,
     verbatim: Option<Arc<str>>,
 }
 
@@ -27,7 +27,7 @@ impl ToolResult {
     /// survive.
     #[must_use]
     pub fn from_upstream(value: Map<String, Value>, verbatim: Arc<str>) -> Self {
-        Self { value, verbatim: Some(verbatim) }
+        Self { value: Arc::new(value), verbatim: Some(verbatim) }
     }
 
     /// Makes a result of our own, for example a refusal: one text block, `isError`, and `_meta`.
@@ -39,19 +39,31 @@ impl ToolResult {
         if !meta.is_empty() {
             value.insert("_meta".to_owned(), Value::Object(meta));
         }
-        Self { value, verbatim: None }
+        Self { value: Arc::new(value), verbatim: None }
     }
 
     /// Makes the result that is left after something was removed: there is no text of the upstream's any more.
     #[must_use]
     pub fn edited(value: Map<String, Value>) -> Self {
-        Self { value, verbatim: None }
+        Self { value: Arc::new(value), verbatim: None }
     }
 
     /// Returns the whole object, keys in order.
     #[must_use]
     pub fn value(&self) -> &Map<String, Value> {
         &self.value
+    }
+
+    /// Returns the whole object for another owner, without copying it.
+    #[must_use]
+    pub fn shared(&self) -> Arc<Map<String, Value>> {
+        Arc::clone(&self.value)
+    }
+
+    /// Returns the whole object by itself; copies it if others have it, too.
+    #[must_use]
+    pub fn into_value(self) -> Map<String, Value> {
+        Arc::unwrap_or_clone(self.value)
     }
 
     /// Returns the upstream's own text, as long as nothing in it was changed.
@@ -63,12 +75,12 @@ impl ToolResult {
     /// Removes the `_meta` keys with a prefix. If there were any, the text is no longer the upstream's own.
     #[must_use]
     pub fn without_meta(mut self, prefix: &str) -> Self {
-        if let Some(Value::Object(meta)) = self.value.get_mut("_meta") {
-            let before = meta.len();
-            meta.retain(|key, _| !key.starts_with(prefix));
-            if meta.len() < before {
-                self.verbatim = None;
+        let meta = self.value.get("_meta").and_then(Value::as_object);
+        if meta.is_some_and(|meta| meta.keys().any(|key| key.starts_with(prefix))) {
+            if let Some(Value::Object(meta)) = Arc::make_mut(&mut self.value).get_mut("_meta") {
+                meta.retain(|key, _| !key.starts_with(prefix));
             }
+            self.verbatim = None;
         }
         self
     }

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(Arc<str>);
 
@@ -48,14 +48,14 @@ id! {
 }
 
 /// The caller of a call. Grants, labels and served definitions belong to one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caller {
     /// The tenant.
     pub tenant: TenantId,
     /// The principal.
     pub principal: Principal,
     /// Groups that the authentication vouches for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// The session.
     pub session: SessionId,
@@ -72,6 +72,19 @@ impl Caller {
             session: SessionId::new(format!("session_{}", uuid::Uuid::now_v7().simple())),
         }
     }
+}
+
+/// What made a call.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum CallSource {
+    /// The model itself, or a client of which nobody knows more.
+    #[default]
+    Direct,
+    /// A script that the model wrote (Code Mode): the answer goes to the script, and no model need see it.
+    Script {
+        /// The cell that runs, in the embedder's terms.
+        cell: Arc<str>,
+    },
 }
 
 /// Those whom something concerns: one session, or all sessions of one principal.

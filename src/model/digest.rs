@@ -51,6 +51,12 @@ impl Digest {
         Ok(Self(bytes))
     }
 
+    /// Takes 32 bytes that are a digest already.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// Returns the 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::app::ToolFacts;
 use super::arguments::Arguments;
 use super::caller::Caller;
 use super::cleaning::SanitiserVoice;
@@ -15,7 +16,6 @@ use super::hook::HookVoice;
 use super::name::{CallId, Target};
 use super::outcome::{Code, Durations, Failure, Outcome};
 use super::review::ReviewVoice;
-use super::tool::CatalogTool;
 
 /// The state that an item reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -42,18 +42,9 @@ pub struct CallInfo {
     /// The arguments, before any rewriting. Records leave them out unless asked.
     #[serde(serialize_with = "object_or_null")]
     pub arguments: Arguments,
-    /// The App connector.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connector_id: Option<String>,
-    /// The resource that an MCP App shows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mcp_app_resource_uri: Option<String>,
-    /// The plugin.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub plugin_id: Option<String>,
-    /// The hint, as it counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_only_hint: Option<bool>,
+    /// What the catalog knows about the tool; nothing where it does not know it.
+    #[serde(flatten)]
+    pub facts: ToolFacts,
 }
 
 fn object_or_null<S: serde::Serializer>(arguments: &Arguments, serializer: S) -> Result<S::Ok, S::Error> {
@@ -64,34 +55,14 @@ impl CallInfo {
     /// The info of a call whose tool is not known: unavailable, or failed before it was looked up.
     #[must_use]
     pub fn unknown(id: CallId, tool: Target, caller: Caller, arguments: Arguments) -> Self {
-        Self {
-            id,
-            tool,
-            caller,
-            arguments,
-            connector_id: None,
-            mcp_app_resource_uri: None,
-            plugin_id: None,
-            read_only_hint: None,
-        }
+        Self { id, tool, caller, arguments, facts: ToolFacts::default() }
     }
 
     /// Adds what the catalog knows about the tool.
     #[must_use]
-    pub fn with_tool(mut self, tool: &CatalogTool) -> Self {
-        self.connector_id = tool.connector.as_ref().map(|connector| connector.id.clone());
-        self.mcp_app_resource_uri = tool.definition.meta().and_then(resource_uri);
-        self.plugin_id = tool.plugin.as_ref().map(|plugin| plugin.id.clone());
-        self.read_only_hint = tool.hints.read_only;
-        self
+    pub fn with_facts(self, facts: ToolFacts) -> Self {
+        Self { facts, ..self }
     }
-}
-
-/// `_meta.ui.resourceUri`, else `_meta["ui/resourceUri"]`, else `_meta["openai/outputTemplate"]`.
-fn resource_uri(meta: &serde_json::Map<String, Value>) -> Option<String> {
-    let nested = meta.get("ui").and_then(|ui| ui.get("resourceUri"));
-    let flat = || meta.get("ui/resourceUri").or_else(|| meta.get("openai/outputTemplate"));
-    nested.or_else(flat).and_then(Value::as_str).map(str::to_owned)
 }
 
 /// The item that opens a call.
@@ -127,6 +98,12 @@ pub struct CompletedItem {
     /// What sanitisers said of the answer, in the order in which they were asked; nothing of what they removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sanitisers: Vec<SanitiserVoice>,
+    /// The answer, at most a megabyte of it, as the sanitisers left it. Records leave it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Arc<serde_json::Map<String, Value>>>,
+    /// Why there is no result to show: the call failed, or its answer was withheld. The status is the upstream's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ItemError>,
     /// What hooks said before and while it was decided; what `PostToolUse` hooks say comes after the item, in a record.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookVoice>,
@@ -136,6 +113,13 @@ pub struct CompletedItem {
     /// Whether the call came so far that it counts as polluting its thread's memory; only where the session wants to know.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pollutes_memory: bool,
+}
+
+/// What stands in an item for a result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ItemError {
+    /// The sentence, at most a megabyte of it.
+    pub message: String,
 }
 
 impl CompletedItem {

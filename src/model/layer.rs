@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The kind of a layer. **The order of the variants is the order of trust, least first** (design page 5):
 /// managed > system > organisation > user > session > project > builtin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayerKind {
     /// Compiled in. Has defaults, but no say of its own (R11).

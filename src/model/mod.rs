@@ -4,12 +4,15 @@
 
 pub mod answer;
 pub mod answerable;
+pub mod app;
 pub mod arguments;
 pub mod caller;
+pub mod chain;
 pub mod check;
 pub mod cleaning;
 pub mod decision;
 pub mod digest;
+pub mod evidence;
 pub mod exposure;
 pub mod file_params;
 pub mod here;
@@ -18,6 +21,7 @@ pub mod hook_output;
 pub mod item;
 pub mod json;
 pub mod layer;
+pub mod media;
 pub mod name;
 pub mod outcome;
 pub mod posture;
@@ -30,6 +34,7 @@ pub mod text;
 pub mod tool;
 pub mod truncate;
 pub mod verdict;
+pub mod waiting;
 
 mod spelled;
 mod weight;

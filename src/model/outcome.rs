@@ -38,6 +38,26 @@ pub enum Stage {
     Record,
 }
 
+impl Stage {
+    /// Returns the word as it is written everywhere.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Payload => "payload",
+            Self::Hook => "hook",
+            Self::Arguments => "arguments",
+            Self::Prepare => "prepare",
+            Self::Connector => "connector",
+            Self::Files => "files",
+            Self::Approval => "approval",
+            Self::Lease => "lease",
+            Self::Call => "call",
+            Self::Sanitise => "sanitise",
+            Self::Record => "record",
+        }
+    }
+}
+
 /// The stable code of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -286,6 +306,25 @@ pub enum Outcome {
 pub struct Durations {
     /// From the start of the pipeline to its end, people's time included.
     pub wall: Duration,
-    /// From the hand-over to the answer; zero when nothing was handed over.
+    /// From the hand-over to the end, people's time included; zero when nothing was handed over.
     pub call: Duration,
+    /// How much of `wall` people took: who was asked whether it may run, and who filled in what its server asked. Several at
+    /// once count once.
+    pub people: Duration,
+    /// How much of `call` people took.
+    pub people_in_call: Duration,
+}
+
+impl Durations {
+    /// Returns how long it took without people's time.
+    #[must_use]
+    pub fn wall_alone(&self) -> Duration {
+        self.wall.saturating_sub(self.people)
+    }
+
+    /// Returns how long it took from the hand-over on, without people's time.
+    #[must_use]
+    pub fn call_alone(&self) -> Duration {
+        self.call.saturating_sub(self.people_in_call)
+    }
 }

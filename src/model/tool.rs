@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::arguments::Arguments;
@@ -23,7 +23,7 @@ const CONNECTOR_CLAIMS: [&str; 5] =
     ["connector_id", "connector_name", "connector_display_name", "connector_description", "connectorDescription"];
 
 /// A tool's annotations; absent means that the server did not say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Hints {
     /// The tool changes nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,12 +53,12 @@ impl Hints {
 }
 
 /// What a server is: digest of its transport, executable, arguments, directory and environment names, or URL (R5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ServerIdentity(pub Digest);
 
 /// The App connector a tool belongs to. Only the Apps server earns one (R9).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Connector {
     /// The connector's id.
     pub id: String,

@@ -54,6 +54,12 @@ impl Policy {
         }
     }
 
+    /// Returns the policy of the same unit for so many tokens.
+    #[must_use]
+    pub fn of_tokens(self, tokens: usize) -> Self {
+        self.with_budget(self.cost_of_tokens(tokens))
+    }
+
     /// Returns what `bytes` bytes of text cost, in the policy's unit.
     #[must_use]
     pub fn cost(self, bytes: usize) -> usize {

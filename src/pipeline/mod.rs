@@ -4,7 +4,7 @@
 //! through it.
 //!
 //! ```text
-//! Listed -> Prepared -> Approved -> Lease -> Raw -> Clean -> View
+//! Listed -> Prepared -> Approved -> Lease -> Raw -> Fitted -> Clean -> View
 //! ```
 //!
 //! Each of these has private fields, is made in one function and taken by value by the next, so that sending an unapproved

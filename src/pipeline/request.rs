@@ -10,11 +10,13 @@ use super::consent::review::Breaker;
 use super::dispatch::memory::ThreadMemory;
 use super::dispatch::meta::TurnInfo;
 use super::emit::sanitise::{Clean, Definitions};
-use crate::model::caller::Caller;
+use super::follow::evidence::EvidenceStore;
+use crate::model::caller::{CallSource, Caller};
 use crate::model::decision::Decision;
 use crate::model::digest::Digest;
 use crate::model::hook::HookEvent;
 use crate::model::item::CompletedItem;
+use crate::model::media::Modalities;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::Failure;
 use crate::model::verdict::{Remember, Reviewers, Source};
@@ -45,6 +47,8 @@ pub struct CallRequest {
     pub seen: Option<Digest>,
     /// What the caller's session knows of definitions as they are shown.
     pub definitions: Arc<Definitions>,
+    /// What the model behind it takes: other media is text for everybody who sees the answer.
+    pub takes: Modalities,
     /// What the request says about its turn.
     pub turn: TurnInfo,
     /// The memory of its thread; none: nobody wants to know whether it is polluted.
@@ -57,6 +61,10 @@ pub struct CallRequest {
     pub reviewer: Arc<dyn Reviewer>,
     /// Keeps it apart from other calls of the session; none: the client does that itself.
     pub gate: Option<ParallelGate>,
+    /// What made it.
+    pub source: CallSource,
+    /// Where what scripts are answered is kept for auto reviewers; none: nowhere.
+    pub evidence: Option<Arc<EvidenceStore>>,
     /// Counts what the auto reviewer denies in the session (R40).
     pub breaker: Arc<Breaker>,
     /// Ends the call.

@@ -41,7 +41,7 @@ pub enum Kind {
 }
 
 /// The state of an earlier call of the session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PastState {
     /// Not ended yet.

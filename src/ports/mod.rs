@@ -4,12 +4,14 @@
 
 pub mod approval;
 pub mod asks;
+pub mod chains;
 pub mod clock;
 pub mod connector;
 pub mod credentials;
 pub mod files;
 pub mod grants;
 pub mod hook;
+pub mod inputs;
 pub mod memory;
 pub mod questions;
 pub mod recorder;
@@ -17,4 +19,5 @@ pub mod review;
 pub mod reviewer;
 pub mod sanitiser;
 pub mod state;
+pub mod telemetry;
 pub mod upstream;

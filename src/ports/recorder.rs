@@ -1,10 +1,13 @@
 //! Where lifecycle items and decision records go.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::approval::Kind;
-use crate::model::caller::Caller;
+use super::inputs::DecisionInputs;
+use crate::model::caller::{Caller, TenantId};
 use crate::model::cleaning::SanitiserVoice;
 use crate::model::decision::{ConnectorVoice, Decision, Voice};
 use crate::model::digest::Digest;
@@ -99,6 +102,9 @@ pub struct DecisionRecord {
     /// What came of the reviews.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reviews: Vec<ReviewVoice>,
+    /// All that the decision was taken on, by value; none where nothing was asked. Kept only by who is told to (R35).
+    #[serde(skip)]
+    pub inputs: Option<Arc<DecisionInputs>>,
 }
 
 /// What observed components said about a call whose decision is already recorded (R16).
@@ -113,6 +119,8 @@ pub struct ObservedRecord {
     /// Raw server and tool.
     #[serde(flatten)]
     pub tool: ToolRef,
+    /// Whose call it is.
+    pub tenant: TenantId,
     /// The policies in force.
     pub policy_set: PolicySetDigest,
     /// The arguments' digest.

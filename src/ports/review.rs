@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::questions::Questions;
+use crate::model::evidence::Evidence;
 use crate::model::verdict::{Fault, Source};
 
 /// The longest answer of a reviewer, in bytes.
@@ -17,6 +18,8 @@ pub struct ReviewRequest {
     pub instructions: Arc<str>,
     /// The action: a JSON object with sorted keys, bounded. Untrusted.
     pub action: Arc<str>,
+    /// What scripts of the session were answered before. Untrusted.
+    pub evidence: Evidence,
     /// The client of the session, for a reviewer that asks the client's own model.
     pub client: Option<Arc<dyn Questions>>,
 }

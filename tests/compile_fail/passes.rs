@@ -5,8 +5,8 @@ use std::time::Duration;
 use portcullis::pipeline::Finished;
 use portcullis::pipeline::emit::views::model::{ModelView, ModelViewOptions};
 
-fn show(finished: &Finished) -> ModelView {
-    ModelView::of(&finished.clean, Duration::ZERO, &ModelViewOptions::default())
+async fn show(finished: &Finished) -> ModelView {
+    ModelView::of(&finished.clean, Duration::ZERO, &ModelViewOptions::default()).await
 }
 
 fn main() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use portcullis::pipeline::dispatch::call::Raw;
 use portcullis::pipeline::emit::views::model::{ModelView, ModelViewOptions};
 
-fn show(raw: &Raw) -> ModelView {
-    ModelView::of(raw, Duration::ZERO, &ModelViewOptions::default())
+async fn show(raw: &Raw) -> ModelView {
+    ModelView::of(raw, Duration::ZERO, &ModelViewOptions::default()).await
 }
 
 fn main() {

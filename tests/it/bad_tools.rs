@@ -171,7 +171,7 @@ async fn proto_as_a_property_is_a_property_like_any_other() {
     assert!(!session.dispatch(&step, call).await.is_error());
     assert_eq!(odd.handed()[0].arguments.as_ref().unwrap()["__proto__"], "a");
     let call = FunctionCall::new(Some("mcp__odd"), "odd", r#"{"__proto__":7}"#);
-    let output = session.dispatch(&step, call).await.output(&ModelViewOptions::default());
+    let output = session.dispatch(&step, call).await.output(&ModelViewOptions::default()).await;
     assert!(output.to_string().contains("at /__proto__"), "{output}");
 }
 

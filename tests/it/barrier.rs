@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use futures::FutureExt as _;
 use portcullis::model::arguments::Arguments;
 use portcullis::model::digest::Digest;
+use portcullis::model::evidence::Evidence;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{CallId, ToolRef};
@@ -13,6 +14,7 @@ use portcullis::model::verdict::{FaultCode, OnFailure, Remember, Reviewers, Verd
 use portcullis::pipeline::CallRequest;
 use portcullis::pipeline::admit::leases::DRAIN;
 use portcullis::pipeline::bind::noted::{Noted, Stated};
+use portcullis::pipeline::bind::people::People;
 use portcullis::pipeline::bind::prepare::prepare;
 use portcullis::pipeline::consent::agree::{Agreed, Askable};
 use portcullis::pipeline::consent::approve::{Approvers, approve};
@@ -306,10 +308,12 @@ async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Note
         askable: Askable {
             hooks: None,
             breaker: &Breaker::default(),
+            evidence: Evidence::default(),
             client: None,
             told: &|| Box::pin(async { (None, None) }),
             reviewer: person,
             deadline: bench.pipeline.ask_deadline,
+            people: &People::since(Instant::now()),
         },
         clock: &*bench.pipeline.clock,
         stated: noted.stated(),
@@ -341,6 +345,7 @@ fn record(bench: &Bench, id: &CallId, lease: &barrier::Lease) -> DecisionRecord 
         consent: lease.approved().consent().clone(),
         hooks: Vec::new(),
         reviews: Vec::new(),
+        inputs: None,
     }
 }
 

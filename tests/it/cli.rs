@@ -86,7 +86,7 @@ const APPROVE: &str = "default_tools_approval_mode = \"approve\"";
 #[test]
 fn every_command_has_a_help_with_an_example() {
     let place = Place::new();
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 19] = [
         &["serve"],
         &["call"],
         &["tools"],
@@ -98,6 +98,12 @@ fn every_command_has_a_help_with_an_example() {
         &["config", "check"],
         &["policy", "sign"],
         &["policy", "verify"],
+        &["policy", "replay"],
+        &["policy", "diff"],
+        &["audit", "tail"],
+        &["audit", "show"],
+        &["audit", "verify"],
+        &["audit", "key"],
         &["trust"],
         &[],
     ];
@@ -245,7 +251,8 @@ fn r40_an_interrupted_call_is_cancelled_completes_its_item_and_ends_its_server()
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let last = json(logged().lines().last().unwrap());
+    let logged = logged();
+    let last = json(logged.lines().rfind(|line| !line.contains("chain-close")).unwrap());
     assert_eq!((&last["type"], &last["outcome"]["failed"]["code"]), (&"completed".into(), &"cancelled".into()));
     let left = std::process::Command::new("pgrep").args(["-f", "tag-of-an-interrupted-call"]).output().unwrap();
     assert!(left.stdout.is_empty(), "its server still runs");
@@ -292,7 +299,8 @@ fn the_log_file_has_items_and_decision_without_arguments_unless_asked() {
     };
     let plain = lines(&[]);
     let types: Vec<String> = plain.lines().map(|line| json(line)["type"].to_string()).collect();
-    assert_eq!(types, [r#""started""#, r#""decision""#, r#""completed""#]);
+    let expected = ["chain-start", "started", "decision", "completed", "chain-close"];
+    assert_eq!(types, expected.map(|name| format!("{name:?}")));
     assert!(!plain.contains("4711"), "{plain}");
     assert!(lines(&["--log-arguments"]).contains("4711"));
 }

@@ -52,7 +52,7 @@ async fn r25_a_disabled_apps_tool_answers_like_an_unknown_one_and_the_record_say
     assert_eq!((origin.layer.kind(), origin.component.as_str()), (LayerKind::User, "apps"));
     assert_eq!(origin.rule, RuleId::parse("calendar-off"));
     assert!(failure(&finished).detail.as_ref().unwrap().starts_with("blocked by app configuration: user/apps"));
-    assert_eq!(finished.item.call.connector_id.as_deref(), Some("calendar"));
+    assert_eq!(finished.item.call.facts.connector_id.as_deref(), Some("calendar"));
     let record = bench.tape.decisions().remove(0);
     assert_eq!(record.decision.connectors.len(), 1);
     assert!(record.decision.voices.is_empty() && approval.asked() == 0 && bench.files.handed().is_empty());

@@ -219,6 +219,6 @@ async fn a_model_reads_and_searches_a_plugin_by_its_name_and_the_server_is_told_
     assert_eq!(&**described, "does write. This tool is part of plugin `Flying Carpet`.");
     assert_eq!(session.find(&step, "carpet", None).unwrap().offers.len(), 1);
     let called = session.call(call("plug/write")).await;
-    assert_eq!(called.item.call.plugin_id.as_deref(), Some("plug@here"));
+    assert_eq!(called.item.call.facts.plugin_id.as_deref(), Some("plug@here"));
     assert_eq!(plug.handed()[0].meta["plugin_id"], "plug@here");
 }

@@ -9,6 +9,7 @@ use portcullis::model::outcome::{Code, Outcome, Stage};
 use portcullis::model::posture::{ApprovalMode, ApprovalPolicy};
 use portcullis::model::verdict::{FaultCode, OnFailure, Remember};
 use portcullis::pipeline::emit::views::model::{ModelView, ModelViewOptions};
+use portcullis::pipeline::emit::views::script::ScriptView;
 use portcullis::pipeline::{CallRequest, Finished, Payload};
 use portcullis::ports::approval::BoundComponent;
 use portcullis::ports::hook::{BoundHook, HookMatches};
@@ -62,8 +63,8 @@ fn ran(finished: &Finished) -> bool {
     finished.item.status == Status::Completed
 }
 
-fn shown(finished: &Finished) -> String {
-    let view = ModelView::of(&finished.clean, std::time::Duration::ZERO, &ModelViewOptions::default());
+async fn shown(finished: &Finished) -> String {
+    let view = ModelView::of(&finished.clean, std::time::Duration::ZERO, &ModelViewOptions::default()).await;
     serde_json::to_string(view.answer()).unwrap()
 }
 
@@ -174,10 +175,10 @@ async fn context_of_a_hook_reaches_the_model_and_no_script() {
     let adds = ahead(json!({ "additionalContext": "the folder is shared" }));
     let bench = Bench::new(&open().hook(pre(&adds))).await;
     let finished = bench.write().await;
-    assert!(shown(&finished).contains("the folder is shared"), "{}", shown(&finished));
+    assert!(shown(&finished).await.contains("the folder is shared"), "{}", shown(&finished).await);
     let served = Value::Object(finished.clean.served().value().clone()).to_string();
     assert!(served.contains("the folder is shared"));
-    let script = Value::Object(finished.clean.for_scripts().value().clone()).to_string();
+    let script = ScriptView::of(&finished.clean).text();
     assert!(!script.contains("the folder is shared"));
 }
 
@@ -207,8 +208,8 @@ async fn r31_what_a_hook_says_passes_the_sanitisers() {
         let base = if event == HookEvent::PermissionRequest { Policies::new() } else { open() };
         let bench = Bench::new(&base.cleaning(clean).hook(one)).await;
         let finished = bench.write().await;
-        assert!(!shown(&finished).contains("hunter2"), "{event:?}: {}", shown(&finished));
-        assert!(shown(&finished).contains("the key is"), "{event:?}: {}", shown(&finished));
+        assert!(!shown(&finished).await.contains("hunter2"), "{event:?}: {}", shown(&finished).await);
+        assert!(shown(&finished).await.contains("the key is"), "{event:?}: {}", shown(&finished).await);
         let item = format!("{:?}", finished.item.outcome);
         assert!(!item.contains("hunter2") || finished.item.failure().unwrap().detail.is_some());
     }
@@ -307,7 +308,8 @@ async fn c8_feedback_takes_the_place_of_what_the_model_reads_and_scripts_keep_th
     let bench = Bench::new(&open().hook(post(&stops))).await;
     let (finished, plain) = (bench.write().await, Bench::open().await.write().await);
     assert_eq!(said(&finished), "look at the log instead");
-    assert_eq!(finished.clean.for_scripts().value(), plain.clean.result().value());
+    assert_eq!(ScriptView::of(&finished.clean), ScriptView::of(&plain.clean));
+    assert_eq!(finished.item.result, plain.item.result);
     assert_eq!(*finished.clean.outcome(), Outcome::Answered);
 }
 
@@ -372,7 +374,7 @@ async fn r25_what_a_hook_adds_is_not_said_of_a_tool_that_answers_like_an_unknown
     let adds = ahead(json!({ "additionalContext": "the calendar is shared" }));
     let bench = Bench::new(&Policies::new().app(LayerKind::User, "apps", &off).hook(pre(&adds))).await;
     bench.link("calendar").await;
-    assert!(!shown(&bench.write().await).contains("shared"));
+    assert!(!shown(&bench.write().await).await.contains("shared"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -454,5 +456,5 @@ async fn what_a_hook_adds_is_said_with_an_answer_only() {
     let adds = ahead(json!({ "additionalContext": "the folder is shared" }));
     let refuses = Scripted::says(deny("no"));
     let bench = Bench::new(&open().with(LayerKind::User, "no", &refuses).hook(pre(&adds))).await;
-    assert!(!shown(&bench.write().await).contains("shared"));
+    assert!(!shown(&bench.write().await).await.contains("shared"));
 }

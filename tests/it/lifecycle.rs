@@ -183,7 +183,9 @@ async fn l14_an_unavailable_tool_gets_a_pair_without_optional_metadata() {
     let finished = bench.pipeline.run(bench.request("files/gone", r#"{"path":"a"}"#)).await;
     assert_refused(&bench, Stage::Prepare, Code::NotAvailable);
     let item = serde_json::to_value(&finished.item).unwrap();
-    for absent in ["connector_id", "mcp_app_resource_uri", "plugin_id", "read_only_hint"] {
+    for absent in
+        ["connector_id", "link_id", "app_name", "action_name", "mcp_app_resource_uri", "plugin_id", "read_only_hint"]
+    {
         assert!(item.get(absent).is_none(), "{absent} is there");
     }
     assert_eq!(item["arguments"], serde_json::json!({"path": "a"}));

@@ -439,3 +439,20 @@ async fn the_item_names_the_tools_hint_and_resource() {
     let item = serde_json::to_value(bench.write().await.item).unwrap();
     assert_eq!((&item["read_only_hint"], &item["mcp_app_resource_uri"]), (&json!(true), &json!("ui://panel")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_item_names_app_link_and_action_of_an_apps_tool_and_of_no_other() {
+    let own = json!({"resource_uri": "/calendar/events/create/", "link_id": "link-1"});
+    let bench = apps_bench(&json!({"_codex_apps": own})).await;
+    bench.link("calendar").await;
+    let item = serde_json::to_value(bench.write().await.item).unwrap();
+    assert_eq!((&item["link_id"], &item["action_name"]), (&json!("link-1"), &json!("create")));
+    let bench = Bench::open().await;
+    let mut definition: Value = serde_json::from_str(&tool_with("write", "{}")).unwrap();
+    definition["_meta"] = json!({"_codex_apps": own});
+    bench.redefine(&bench.files, vec![definition.to_string()]).await;
+    let item = serde_json::to_value(bench.write().await.item).unwrap();
+    for absent in ["connector_id", "link_id", "app_name", "action_name"] {
+        assert!(item.get(absent).is_none(), "{absent} is there");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -173,6 +174,27 @@ async fn the_only_call_in_flight_answers_and_goes_on() {
     far.result(&request, done("hello Ann")).await;
     assert_eq!(code(&running.await.unwrap()), None);
     assert_eq!(client.asked.lock()[0].value(), form());
+}
+
+#[tokio::test]
+async fn the_time_of_a_form_is_a_persons_and_no_time_of_the_calls_own() {
+    const FORM: Duration = Duration::from_secs(500);
+    let mut stage = Stage::new(Lifecycle::Legacy);
+    let mut far = stage.served().await;
+    let gate = Gate::closed();
+    let running = calls(&stage.session("ann"), "t", &Client::slow(&gate));
+    let request = far.told("tools/call").await;
+    far.ask("q", ASK, form()).await;
+    gate.reached(1).await;
+    tokio::time::pause();
+    tokio::time::advance(FORM).await;
+    tokio::time::resume();
+    gate.open();
+    far.answer("q").await;
+    far.result(&request, done("hello Ann")).await;
+    let durations = running.await.unwrap().item.durations;
+    assert!(durations.people_in_call >= FORM && durations.people == durations.people_in_call, "{durations:?}");
+    assert!(durations.call >= FORM && durations.call_alone() < FORM && durations.wall_alone() < FORM, "{durations:?}");
 }
 
 #[tokio::test]

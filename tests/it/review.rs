@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use portcullis::adapters::review::{CommandReviewer, Endpoint, HttpReviewer, Program};
 use portcullis::config::reviewer::Form;
 use portcullis::host::network::client_builder;
+use portcullis::model::evidence::Evidence;
 use portcullis::model::review::Assessment;
 use portcullis::ports::review::{AutoReviewer, NoReview, ReviewRequest};
 use serde_json::json;
@@ -18,7 +19,12 @@ const KEY: &str = "sk-hush-hush";
 const ALLOW: &str = r#"{"outcome":"allow"}"#;
 
 fn request() -> ReviewRequest {
-    ReviewRequest { instructions: "judge".into(), action: r#"{"server":"s"}"#.into(), client: None }
+    ReviewRequest {
+        instructions: "judge".into(),
+        action: r#"{"server":"s"}"#.into(),
+        evidence: Evidence::default(),
+        client: None,
+    }
 }
 
 fn says(form: Form, text: &str) -> Response {

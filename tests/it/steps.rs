@@ -171,7 +171,7 @@ async fn a_function_call_runs_and_its_output_is_what_the_model_reads() {
     let step = session.step().await.unwrap();
     let call = FunctionCall::new(Some("mcp__files"), "write", r#"{"path":"a"}"#);
     let done = session.dispatch(&step, call).await;
-    let output = done.output(&ModelViewOptions::default());
+    let output = done.output(&ModelViewOptions::default()).await;
     assert!(output.as_str().unwrap().contains("done") && !done.is_error(), "{output}");
     assert_eq!(called(done).item.status, Status::Completed);
     assert_eq!(files.handed().len(), 1);
@@ -215,7 +215,8 @@ async fn r18_a_search_merges_what_it_found_by_namespace_and_each_function_is_def
     let step = session.step().await.unwrap();
     let searched = |arguments: &str| FunctionCall::new(None, "tool_search", arguments);
     let done = session.dispatch(&step, searched(r#"{"query":"read or write"}"#)).await;
-    let output: Value = serde_json::from_str(done.output(&ModelViewOptions::default()).as_str().unwrap()).unwrap();
+    let output: Value =
+        serde_json::from_str(done.output(&ModelViewOptions::default()).await.as_str().unwrap()).unwrap();
     let found = output["tools"].as_array().unwrap();
     let namespaces: BTreeSet<_> = found.iter().map(|namespace| namespace["name"].as_str().unwrap()).collect();
     assert_eq!((found.len(), namespaces), (2, ["mcp__files", "mcp__mail"].into()));
@@ -355,7 +356,7 @@ async fn a_cancelled_call_leaves_the_gate_and_says_how_long_it_took() {
         () = files.handed_over(1) => {}
     }
     cancel.cancel();
-    let output = running.await.output(&ModelViewOptions::default());
+    let output = running.await.output(&ModelViewOptions::default()).await;
     assert_eq!(output, "aborted by user after 0.1s");
     files.answers(How::Result(OK));
     assert_eq!(called(session.dispatch(&step, read()).await).item.status, Status::Completed);

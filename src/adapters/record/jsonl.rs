@@ -1,233 +1,198 @@
-//! A record as a file of JSON lines.
+//! A record as files of JSON lines, chained.
 //!
 //! Promises: a new file is readable by its owner alone; each line is handed to the operating system in one write,
 //! before the call that it belongs to goes on (R34); lines of several processes that append to one file do not mix,
-//! as far as the file system keeps appends whole. A line that was cut off by a full disk or a crash stays a line of its
-//! own, so that it spoils no other.
+//! as far as the file system keeps appends whole: each process has a chain of its own. A line that was cut off by a full disk
+//! or a crash stays a line of its own, so that it spoils no other.
 //!
-//! Does not sync to the disk, rotate or chain. A named pipe whose reader stops reading blocks the calls: a record that
-//! nobody reads is no record.
+//! Digests of what callers gave are marks under a key of their tenant: nobody who reads a record finds out by trying what was
+//! given (R34). A named pipe whose reader stops reading blocks the calls: a record that nobody reads is no record.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::line;
+use super::place::Place;
+use super::writer::{Bounds, Writer};
+use super::{inputs, line};
+use crate::config::records::{Fsync, OnFailure};
+use crate::model::caller::TenantId;
+use crate::model::chain::Key;
+use crate::model::digest::Digest;
 use crate::model::item::Item;
+use crate::ports::chains::{Chains, ChainsFailed};
 use crate::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
 
-/// The log file could not be opened.
+/// There is no record to write to.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open the log file `{}`", path.display())]
-pub struct OpenFailed {
-    /// The file.
-    pub path: PathBuf,
-    /// Why.
-    pub source: io::Error,
+pub enum OpenFailed {
+    /// The file or folder cannot be opened.
+    #[error("cannot open the log file `{}`", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The keys cannot be had.
+    #[error(transparent)]
+    Keys(#[from] ChainsFailed),
 }
 
-/// Writes items and decisions to a file, a line each.
+/// How a record is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writing {
+    /// Keeps the arguments of calls in items too. They may hold secrets.
+    pub include_arguments: bool,
+    /// Keeps what decisions were taken on in a file of its own, for replay. It holds the arguments of all calls.
+    pub inputs: bool,
+    /// What becomes of a call whose decision cannot be written.
+    pub on_failure: OnFailure,
+    /// When a decision is on the disk.
+    pub fsync: Fsync,
+    /// From how many bytes on a file of a folder gives way to the next.
+    pub rotate_bytes: u64,
+}
+
+impl Default for Writing {
+    fn default() -> Self {
+        Self {
+            include_arguments: false,
+            inputs: false,
+            on_failure: OnFailure::default(),
+            fsync: Fsync::default(),
+            rotate_bytes: u64::MAX,
+        }
+    }
+}
+
+/// Writes items and decisions, a line each.
 pub struct JsonLines {
-    out: Mutex<Out>,
-    include_arguments: bool,
+    writer: Mutex<Writer>,
+    writing: Writing,
+    inputs_key: Key,
     lost: AtomicU64,
-}
-
-struct Out {
-    to: Box<dyn Write + Send>,
-    /// Whether the last line may lack its end.
-    torn: bool,
+    unrecorded: AtomicU64,
 }
 
 impl std::fmt::Debug for JsonLines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JsonLines").field("include_arguments", &self.include_arguments).finish_non_exhaustive()
+        f.debug_struct("JsonLines").field("writing", &self.writing).finish_non_exhaustive()
     }
 }
 
 impl JsonLines {
-    /// Opens `path` to append to it; makes it, readable by its owner alone, if it is not there.
-    ///
-    /// `include_arguments` keeps the arguments of calls too. They may hold secrets.
+    /// Opens a record. Its chain begins with its first line.
     ///
     /// # Errors
     /// [`OpenFailed`] with the path and the cause.
-    pub fn open(path: &Path, include_arguments: bool) -> Result<Self, OpenFailed> {
-        let failed = |source| OpenFailed { path: path.to_owned(), source };
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(failed)?;
-        let torn = ends_torn(path, &file);
-        Ok(Self::over(Box::new(file), torn, include_arguments))
+    pub fn open(place: Place, writing: Writing, chains: Arc<dyn Chains>) -> Result<Self, OpenFailed> {
+        let inputs_key = chains.inputs_key()?;
+        let (Place::File(path) | Place::Folder(path)) = &place;
+        let path = path.clone();
+        let writer = Writer::open(place, writing.bounds(), chains);
+        let writer = writer.map_err(|source| OpenFailed::File { path, source })?;
+        Ok(Self::over(writer, writing, inputs_key))
     }
 
-    fn over(to: Box<dyn Write + Send>, torn: bool, include_arguments: bool) -> Self {
-        Self { out: Mutex::new(Out { to, torn }), include_arguments, lost: AtomicU64::new(0) }
+    fn over(writer: Writer, writing: Writing, inputs_key: Key) -> Self {
+        let (lost, unrecorded) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { writer: Mutex::new(writer), writing, inputs_key, lost, unrecorded }
     }
 
-    /// Returns how many items could not be written.
+    /// Returns how many lines that no call waits for could not be written.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    fn write(&self, line: io::Result<Vec<u8>>) -> io::Result<()> {
-        let mut line = line?;
-        let mut out = self.out.lock();
-        if out.torn {
-            line.insert(0, b'\n');
-        }
-        let written = out.to.write_all(&line);
-        out.torn = written.is_err();
-        written
+    /// Returns how many calls went on although their decision is not recorded.
+    #[must_use]
+    pub fn unrecorded(&self) -> u64 {
+        self.unrecorded.load(Ordering::Relaxed)
     }
-}
 
-/// Whether a file that is already there ends in the middle of a line. What cannot be read counts as whole.
-fn ends_torn(path: &Path, file: &File) -> bool {
-    // Asked of regular files only: opening a pipe to read would wait for a writer.
-    let regular = file.metadata().is_ok_and(|data| data.is_file() && data.len() > 0);
-    let last = || -> io::Result<u8> {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::End(-1))?;
-        let mut byte = [0];
-        file.read_exact(&mut byte)?;
-        Ok(byte[0])
-    };
-    regular && last().is_ok_and(|byte| byte != b'\n')
-}
-
-impl JsonLines {
     /// Writes a line that no call waits for.
     fn write_or_count(&self, line: io::Result<Vec<u8>>) {
         // The first one is reported and all are counted: a full disk must not fill the other log as well.
-        if let Err(error) = self.write(line)
+        if let Err(error) = line.and_then(|line| self.writer.lock().write(&line, None))
             && self.lost.fetch_add(1, Ordering::Relaxed) == 0
         {
             tracing::error!(%error, "a line could not be written to the log; further ones are only counted");
         }
     }
+
+    fn write_decision(&self, record: &DecisionRecord) -> io::Result<()> {
+        let inputs = record.inputs.as_ref().filter(|_| self.writing.inputs);
+        let inputs = inputs.map(|inputs| inputs::line(&record.call, inputs)).transpose()?.flatten();
+        let line = line::decision(&self.keyed(record), line::MAX_LINE)?;
+        let mut writer = self.writer.lock();
+        writer.write(&line, inputs.as_deref())?;
+        match self.writing.fsync {
+            Fsync::Each => writer.sync(),
+            Fsync::Never => Ok(()),
+        }
+    }
+
+    /// The record with the tenant's marks in the place of digests of what the caller gave, and of what components heard of it.
+    fn keyed(&self, record: &DecisionRecord) -> DecisionRecord {
+        let mut record = record.clone();
+        let key = self.tenant_key(&record.caller.tenant);
+        record.arguments = marked(&key, record.arguments);
+        record.files.iter_mut().for_each(|file| file.sha256 = marked(&key, file.sha256));
+        record.decision.voices.iter_mut().for_each(|voice| voice.heard = voice.heard.map(|heard| marked(&key, heard)));
+        record
+    }
+
+    fn tenant_key(&self, tenant: &TenantId) -> Key {
+        self.inputs_key.of_tenant(tenant.as_str())
+    }
+}
+
+/// The mark that stands for a digest in records, under a tenant's key.
+#[must_use]
+pub fn marked(key: &Key, digest: Digest) -> Digest {
+    key.mark(digest.as_bytes())
+}
+
+impl Writing {
+    fn bounds(&self) -> Bounds {
+        Bounds { rotate_bytes: self.rotate_bytes, sync: self.fsync == Fsync::Each }
+    }
 }
 
 impl Recorder for JsonLines {
     fn item(&self, item: &Item) {
-        self.write_or_count(line::item(item, self.include_arguments, line::MAX_LINE));
+        self.write_or_count(line::item(item, self.writing.include_arguments, line::MAX_LINE));
     }
 
     fn decision(&self, record: &DecisionRecord) -> Result<(), RecordFailed> {
-        self.write(line::decision(record, line::MAX_LINE)).map_err(RecordFailed)
+        let Err(error) = self.write_decision(record) else { return Ok(()) };
+        match self.writing.on_failure {
+            OnFailure::Refuse => Err(RecordFailed(error)),
+            OnFailure::Continue => {
+                // The next line that can be written says so, too.
+                self.writer.lock().went_on();
+                if self.unrecorded.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::error!(%error, "a decision could not be recorded, and its call goes on; further ones are only counted");
+                }
+                Ok(())
+            }
+        }
     }
 
     fn observed(&self, record: &ObservedRecord) {
-        self.write_or_count(line::observed(record, line::MAX_LINE));
+        let mut record = record.clone();
+        let key = self.tenant_key(&record.tenant);
+        record.arguments = marked(&key, record.arguments);
+        record.voices.iter_mut().for_each(|voice| voice.heard = voice.heard.map(|heard| marked(&key, heard)));
+        self.write_or_count(line::observed(&record, line::MAX_LINE));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::adapters::record::line::samples;
-
-    fn lines(path: &Path) -> Vec<serde_json::Value> {
-        let text = std::fs::read_to_string(path).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    #[test]
-    fn lines_are_in_the_file_when_the_call_returns_and_only_the_owner_reads_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log.jsonl");
-        let log = JsonLines::open(&path, false).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        log.decision(&samples::decision()).unwrap();
-        assert_eq!(lines(&path).len(), 1);
-        log.item(&samples::completed());
-        assert_eq!(lines(&path)[1]["type"], "completed");
-    }
-
-    #[test]
-    fn an_existing_log_is_continued_and_a_torn_line_spoils_no_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log.jsonl");
-        std::fs::write(&path, "{\"type\":\"star").unwrap();
-        JsonLines::open(&path, false).unwrap().item(&samples::started());
-        JsonLines::open(&path, false).unwrap().item(&samples::started());
-        let text = std::fs::read_to_string(&path).unwrap();
-        let good = text.lines().filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()).count();
-        assert_eq!((text.lines().count(), good), (3, 2));
-    }
-
-    #[test]
-    fn r34_a_decision_on_a_full_disk_is_an_error_with_its_cause() {
-        let log = JsonLines::open(Path::new("/dev/full"), false).unwrap();
-        let RecordFailed(cause) = log.decision(&samples::decision()).unwrap_err();
-        assert_eq!(cause.kind(), io::ErrorKind::StorageFull);
-        assert_eq!(log.lost(), 0);
-    }
-
-    #[test]
-    fn items_lost_on_a_full_disk_are_counted() {
-        let log = JsonLines::open(Path::new("/dev/full"), false).unwrap();
-        log.item(&samples::started());
-        log.item(&samples::completed());
-        assert_eq!(log.lost(), 2);
-    }
-
-    /// Takes a few bytes of the first write, then fails it; later writes work.
-    struct Tearing {
-        kept: Arc<Mutex<Vec<u8>>>,
-        writes: usize,
-    }
-
-    impl Write for Tearing {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.writes += 1;
-            let taken = match self.writes {
-                1 => &bytes[..5],
-                2 => return Err(io::Error::from(io::ErrorKind::StorageFull)),
-                _ => bytes,
-            };
-            self.kept.lock().extend_from_slice(taken);
-            Ok(taken.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_line_after_a_torn_one_begins_anew() {
-        let kept = Arc::new(Mutex::new(Vec::new()));
-        let log = JsonLines::over(Box::new(Tearing { kept: Arc::clone(&kept), writes: 0 }), false, false);
-        assert!(log.decision(&samples::decision()).is_err());
-        log.decision(&samples::decision()).unwrap();
-        let text = String::from_utf8(kept.lock().clone()).unwrap();
-        let whole = text.lines().nth(1).unwrap();
-        assert!(serde_json::from_str::<serde_json::Value>(whole).is_ok(), "{text}");
-    }
-
-    #[test]
-    fn a_log_that_cannot_be_opened_is_named() {
-        let error = JsonLines::open(Path::new("/nowhere/log.jsonl"), false).unwrap_err();
-        assert_eq!(error.to_string(), "cannot open the log file `/nowhere/log.jsonl`");
-    }
-
-    #[test]
-    fn lines_written_at_once_do_not_mix() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log.jsonl");
-        let log = JsonLines::open(&path, true).unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| (0..50).for_each(|_| log.item(&samples::started())));
-            }
-        });
-        assert_eq!(lines(&path).len(), 400);
-    }
-}
+#[path = "jsonl_tests.rs"]
+pub(super) mod tests;

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::model::app::ToolFacts;
 use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
 use crate::model::cleaning::SanitiserVoice;
@@ -55,7 +56,7 @@ struct ItemLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<&'a Caller>,
     #[serde(flatten)]
-    about: Option<About<'a>>,
+    facts: Option<&'a ToolFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<Option<&'a Map<String, Value>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +73,8 @@ struct End<'a> {
     outcome: Ending<'a>,
     wall_ms: f64,
     call_ms: f64,
+    people_ms: f64,
+    people_in_call_ms: f64,
 }
 
 #[derive(Serialize)]
@@ -82,19 +85,6 @@ enum Ending<'a> {
     Code {
         failed: Code,
     },
-}
-
-/// What the catalog knows about the tool.
-#[derive(Serialize)]
-struct About<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connector_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mcp_app_resource_uri: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plugin_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    read_only_hint: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -166,7 +156,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
         }
     };
     // Named one by one: a field that is added must be decided on here, not leak into logs.
-    let CallInfo { id, tool, caller, arguments, connector_id, mcp_app_resource_uri, plugin_id, read_only_hint } = info;
+    let CallInfo { id, tool, caller, arguments, facts } = info;
     let line = |arguments: Option<&'_ Arguments>, cut: bool, bare: bool| {
         let line = ItemLine {
             head: Head { r#type, time, call: id, server: tool.server.as_ref(), tool: &tool.tool },
@@ -176,12 +166,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
             hooks: if bare { &[] } else { hooks },
             reviews: if bare { &[] } else { reviews },
             caller: (!bare).then_some(caller),
-            about: (!bare).then_some(About {
-                connector_id: connector_id.as_deref(),
-                mcp_app_resource_uri: mcp_app_resource_uri.as_deref(),
-                plugin_id: plugin_id.as_deref(),
-                read_only_hint: *read_only_hint,
-            }),
+            facts: (!bare).then_some(facts),
             arguments: arguments.map(Arguments::object),
             tool_input: arguments.and(tool_input),
             pollutes_memory: matches!(item, Item::Completed(completed) if completed.pollutes_memory),
@@ -277,7 +262,9 @@ impl<'a> End<'a> {
             Outcome::Failed(failure) if bare => Ending::Code { failed: failure.code },
             Outcome::Failed(_) | Outcome::Answered | Outcome::ToolError => Ending::Whole(outcome),
         };
-        Self { outcome, wall_ms: milliseconds(durations.wall), call_ms: milliseconds(durations.call) }
+        let Durations { wall, call, people, people_in_call } = durations;
+        let [wall_ms, call_ms, people_ms, people_in_call_ms] = [wall, call, people, people_in_call].map(milliseconds);
+        Self { outcome, wall_ms, call_ms, people_ms, people_in_call_ms }
     }
 }
 
@@ -329,8 +316,10 @@ pub(super) mod samples {
             status: CompletedItem::status_of(&outcome),
             outcome,
             completed_at: Timestamp::UNIX_EPOCH,
-            durations: Durations { wall: Duration::from_micros(12_345), call: Duration::ZERO },
+            durations: Durations { wall: Duration::from_micros(12_345), ..Durations::default() },
             tool_input: None,
+            result: None,
+            error: None,
             sanitisers: Vec::new(),
             reviews: Vec::new(),
             hooks: Vec::new(),
@@ -373,13 +362,17 @@ pub(super) mod samples {
             consent: Consent::Refused,
             hooks: Vec::new(),
             reviews: Vec::new(),
+            inputs: None,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::model::item::ItemError;
     use crate::model::name::ToolRef;
     use crate::model::outcome::{Failure, Stage};
     use crate::model::verdict::FaultCode;
@@ -408,6 +401,18 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_in_no_line() {
+        let Item::Completed(mut item) = samples::completed() else { panic!() };
+        let result = serde_json::json!({ "content": [{ "type": "text", "text": "hunter3" }] });
+        item.result = Some(Arc::new(result.as_object().unwrap().clone()));
+        item.error = Some(ItemError { message: "hunter3".to_owned() });
+        for include_arguments in [false, true] {
+            let line = super::item(&Item::Completed(item.clone()), include_arguments, MAX_LINE).unwrap();
+            assert!(!String::from_utf8_lossy(&line).contains("hunter3"));
+        }
+    }
+
+    #[test]
     fn arguments_are_there_when_asked_for() {
         let value = parse(&item(&samples::started(), true, MAX_LINE).unwrap());
         assert_eq!(value["arguments"]["token"], "hunter2");
@@ -426,8 +431,7 @@ mod tests {
     #[test]
     fn references_to_files_are_there_when_arguments_are_asked_for_and_only_then() {
         let Item::Completed(mut item) = samples::completed() else { panic!() };
-        item.tool_input =
-            serde_json::json!({ "file": { "download_url": "hush" } }).as_object().cloned().map(std::sync::Arc::new);
+        item.tool_input = serde_json::json!({ "file": { "download_url": "hush" } }).as_object().cloned().map(Arc::new);
         let item = Item::Completed(item);
         let value = parse(&super::item(&item, true, MAX_LINE).unwrap());
         assert_eq!(value["tool_input"]["file"]["download_url"], "hush");

@@ -1,4 +1,5 @@
-//! A reviewer that is a program: `{"action": {…}, "instructions": "…"}` on its input, its answer on its output.
+//! A reviewer that is a program: `{"action": {…}, "instructions": "…"}` on its input, its answer on its output. Where
+//! scripts of the session were answered before, `"evidence": {"text": "…", "images": [{"image_url": "data:…", "detail": …}]}` is there too.
 //!
 //! Promises: no shell; a process group of its own, which is killed when its leader has ended or the review is dropped; our
 //! base environment and the key's variable, and nothing else of ours; at most [`MAX_REVIEW`] bytes of output; what trust bound
@@ -20,6 +21,7 @@ use crate::adapters::children::once;
 use crate::config::transport::BASE_ENVIRONMENT;
 use crate::config::trust::first_changed;
 use crate::model::digest::Digest;
+use crate::model::evidence::EvidenceImage;
 use crate::model::text::shown;
 use crate::ports::review::{AutoReviewer, MAX_REVIEW, NoReview, ReviewRequest};
 
@@ -102,7 +104,13 @@ impl AutoReviewer for CommandReviewer {
             NoReview::Failed(format!("the reviewer `{program}` {why}"))
         };
         let action: Value = serde_json::from_str(&request.action).unwrap_or_else(|_| Value::from(&*request.action));
-        let input = json!({ "action": action, "instructions": &*request.instructions }).to_string();
+        let mut input = json!({ "action": action, "instructions": &*request.instructions });
+        if let (Some(evidence), Value::Object(members)) = (request.evidence.after(0), &mut input) {
+            let image = |image: &EvidenceImage| json!({ "image_url": &*image.url, "detail": image.detail });
+            let images: Vec<Value> = evidence.images.iter().map(image).collect();
+            members.insert("evidence".to_owned(), json!({ "text": evidence.text, "images": images }));
+        }
+        let input = input.to_string();
         let run = once::run(self.command(key.as_ref()), input, (MAX_REVIEW, MAX_STDERR));
         let ended = run.await.map_err(|why| failed(why.to_string()))?;
         if ended.status.success() {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::config::reviewer::Form;
+use crate::model::evidence::{EvidenceImage, RenderedEvidence};
 use crate::model::here::is_private;
 use crate::model::json::{Json, Limits};
 use crate::model::text::shown;
@@ -116,12 +117,52 @@ impl AutoReviewer for HttpReviewer {
 
 fn body(endpoint: &Endpoint, request: &ReviewRequest) -> Value {
     let (model, instructions, action) = (&endpoint.model, &*request.instructions, &*request.action);
+    if let Some(evidence) = request.evidence.after(0) {
+        return with_evidence(endpoint, request, &evidence);
+    }
     match endpoint.form {
         Form::Responses => json!({ "model": model, "instructions": instructions, "input": action, "store": false }),
         Form::Chat => json!({
             "model": model,
             "messages": [{ "role": "system", "content": instructions }, { "role": "user", "content": action }],
         }),
+    }
+}
+
+/// The same with the evidence in front of the action: one message of several parts, the action the last of them.
+fn with_evidence(endpoint: &Endpoint, request: &ReviewRequest, evidence: &RenderedEvidence) -> Value {
+    let (model, instructions) = (&endpoint.model, &*request.instructions);
+    let texts = |kind: &str| {
+        let text = |text: &str| json!({ "type": kind, "text": text });
+        (text(&evidence.text), text(&request.action))
+    };
+    // Providers know no `original`.
+    let detail = |image: &EvidenceImage| match image.detail {
+        Some("original") => "high",
+        other => other.unwrap_or("auto"),
+    };
+    match endpoint.form {
+        Form::Responses => {
+            let (evidence_text, action) = texts("input_text");
+            let images = evidence
+                .images
+                .iter()
+                .map(|image| json!({ "type": "input_image", "image_url": &*image.url, "detail": detail(image) }));
+            let content: Vec<Value> = std::iter::once(evidence_text).chain(images).chain([action]).collect();
+            let input = json!([{ "role": "user", "content": content }]);
+            json!({ "model": model, "instructions": instructions, "input": input, "store": false })
+        }
+        Form::Chat => {
+            let (evidence_text, action) = texts("text");
+            let images = evidence.images.iter().map(
+                |image| json!({ "type": "image_url", "image_url": { "url": &*image.url, "detail": detail(image) } }),
+            );
+            let content: Vec<Value> = std::iter::once(evidence_text).chain(images).chain([action]).collect();
+            json!({
+                "model": model,
+                "messages": [{ "role": "system", "content": instructions }, { "role": "user", "content": content }],
+            })
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub struct SamplingReviewer;
 impl AutoReviewer for SamplingReviewer {
     async fn review(&self, request: &ReviewRequest) -> Result<String, NoReview> {
         let params = json!({
-            "messages": [{ "role": "user", "content": { "type": "text", "text": &*request.action } }],
+            "messages": messages(request),
             "systemPrompt": &*request.instructions,
             "includeContext": "none",
             "maxTokens": MAX_TOKENS,
@@ -46,6 +46,13 @@ impl AutoReviewer for SamplingReviewer {
             Err(error) => Err(NoReview::Failed(format!("the client did not sample: {}", shown(&error.message, 200)))),
         }
     }
+}
+
+/// Evidence first: texts alone, for a client's model need not take images. The action has the last word.
+fn messages(request: &ReviewRequest) -> Vec<Value> {
+    let message = |text: &str| json!({ "role": "user", "content": { "type": "text", "text": text } });
+    let evidence = request.evidence.after(0).map(|evidence| message(&evidence.text));
+    evidence.into_iter().chain([message(&request.action)]).collect()
 }
 
 /// Returns the text of a result: one text, as content or as its only part.
@@ -73,6 +80,7 @@ mod tests {
 
     use super::*;
     use crate::model::answerable::Answerable;
+    use crate::model::evidence::Evidence;
     use crate::ports::questions::Questions;
 
     struct Client {
@@ -101,6 +109,7 @@ mod tests {
         let request = ReviewRequest {
             instructions: "judge".into(),
             action: r#"{"server":"s"}"#.into(),
+            evidence: Evidence::default(),
             client: Some(Arc::clone(&client) as Arc<dyn Questions>),
         };
         let answer = SamplingReviewer.review(&request).await;
@@ -128,7 +137,8 @@ mod tests {
         assert!(matches!(answer, Err(NoReview::Nobody(_))) && asked.is_empty());
         assert!(matches!(ask(true, Err(NoAnswer::not_offered("no"))).await.0, Err(NoReview::Nobody(_))));
         assert!(matches!(ask(true, Err(NoAnswer::failed("rejected"))).await.0, Err(NoReview::Failed(_))));
-        let alone = ReviewRequest { instructions: "".into(), action: "{}".into(), client: None };
+        let alone =
+            ReviewRequest { instructions: "".into(), action: "{}".into(), evidence: Evidence::default(), client: None };
         assert!(matches!(SamplingReviewer.review(&alone).await, Err(NoReview::Nobody(_))));
     }
 

@@ -35,6 +35,7 @@ impl AutoReviewer for Within {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::evidence::Evidence;
 
     struct Never;
 
@@ -47,7 +48,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_that_takes_too_long_may_be_better_the_next_time() {
-        let request = ReviewRequest { instructions: "".into(), action: "{}".into(), client: None };
+        let request =
+            ReviewRequest { instructions: "".into(), action: "{}".into(), evidence: Evidence::default(), client: None };
         let answer = Within::new(Arc::new(Never), Duration::from_secs(5)).review(&request).await;
         assert_eq!(answer, Err(NoReview::Transient("there was no answer within 5 s".to_owned())));
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::model::caller::Caller;
 use crate::model::hook::{HookEvent, HookExit, HookFailureMeans, HookFault, HookSaid, HookVoice};
@@ -20,6 +21,7 @@ use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::model::verdict::Source;
 use crate::ports::hook::BoundHook;
+use crate::ports::telemetry::{self, About};
 
 /// What every hook is told of a call.
 #[derive(Debug, Clone)]
@@ -143,7 +145,8 @@ impl HookFacts {
         }
         input.extend(more.into_iter().map(|(key, value)| (key.to_owned(), value)));
         let input: Arc<str> = Value::Object(input).to_string().into();
-        join_all(matching.into_iter().map(|hook| run_one(hook, Arc::clone(&input)))).await
+        let span = telemetry::hooks(About::tool(&self.id, &self.reference), event);
+        join_all(matching.into_iter().map(|hook| run_one(hook, Arc::clone(&input)))).instrument(span).await
     }
 }
 

@@ -4,4 +4,5 @@ pub mod await_ready;
 pub mod files;
 pub mod hooks;
 pub mod noted;
+pub mod people;
 pub mod prepare;

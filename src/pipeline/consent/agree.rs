@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use tracing::Instrument as _;
 
 use super::hooks::{self, Heard};
 use super::review::{self, Breaker, Panel, Reviewed};
 use super::settle::{Answered, Open, not_agreed, refused_because};
 use super::{ask, remember};
+use crate::model::evidence::Evidence;
 use crate::model::hook::HookVoice;
 use crate::model::name::{CallId, Target};
 use crate::model::outcome::{Code, Failure};
@@ -19,12 +21,14 @@ use crate::model::review::{ReviewSaid, ReviewVoice};
 use crate::model::revision::PolicySetDigest;
 use crate::model::verdict::{Remember, Reviewers, Source, StandingAsk};
 use crate::pipeline::bind::hooks::{HookFacts, HookText};
+use crate::pipeline::bind::people::People;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{Kind, PolicySet};
 use crate::ports::grants::{Grant, GrantSubject};
 use crate::ports::questions::Questions;
 use crate::ports::recorder::Consent;
 use crate::ports::reviewer::{Agreement, Question, Reply, Reviewer};
+use crate::ports::telemetry::{self, About, Phase};
 
 /// How often anybody is asked about one call: hooks, the auto reviewer, a person, each.
 pub const MAX_ROUNDS: usize = 3;
@@ -40,12 +44,16 @@ pub struct Askable<'a> {
     pub breaker: &'a Breaker,
     /// The session's client, for a reviewer that asks the client's own model.
     pub client: Option<Arc<dyn Questions>>,
+    /// What scripts of the session were answered before, for the auto reviewer.
+    pub evidence: Evidence,
     /// Tells of the tool what the sanitisers leave.
     pub told: &'a (dyn Fn() -> BoxFuture<'static, Told> + Send + Sync),
     /// A person.
     pub reviewer: &'a dyn Reviewer,
     /// How long a person's answer is waited for.
     pub deadline: Duration,
+    /// Counts how long it was.
+    pub people: &'a People,
 }
 
 /// What hooks and reviewers have said of a call so far.
@@ -170,8 +178,11 @@ impl Agreed {
         self.reviews += 1;
         let (title, description) = (who.told)().await;
         let action = review::action(step.prepared, title.as_deref(), description.as_deref());
-        let panel = Panel { reviewers: &step.policies.reviewers, breaker: who.breaker, client: who.client.clone() };
-        let review::Outcome { reviewed, voices } = review::review(&panel, asks, &action).await;
+        let (client, evidence) = (who.client.clone(), who.evidence.clone());
+        let panel = Panel { reviewers: &step.policies.reviewers, breaker: who.breaker, client, evidence };
+        let asked = review::review(&panel, asks, &action);
+        let span = telemetry::phase(Phase::Review, About::target(step.call, step.target));
+        let review::Outcome { reviewed, voices } = asked.instrument(span).await;
         let (first, last) = (voices.first().cloned(), voices.last().cloned());
         self.said.reviews.extend(voices);
         let said = last.map_or_else(String::new, |voice| format!("{}: {}; ", voice.source, why(&voice.said)));
@@ -227,7 +238,14 @@ impl Agreed {
             return Ok(Reply::Nobody);
         }
         let question = ask::question(step.call, step.prepared, &agreement, asks, options, channels, who.deadline);
-        Ok(ask::ask(who.reviewer, &Question { denial, ..question }).await)
+        let question = Question { denial, ..question };
+        let span = telemetry::phase(Phase::Ask, About::target(step.call, step.target));
+        let reply = {
+            let _waited = who.people.wait();
+            ask::ask(who.reviewer, &question).instrument(span.clone()).await
+        };
+        telemetry::replied(&span, &reply);
+        Ok(reply)
     }
 
     /// What a person agrees to by these asks. Only what a person alone had to agree to lasts longer than the call.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tracing::{Instrument as _, Span};
+
 use super::agree::{Agreed, Askable, Said, Step};
 use super::observe::Observers;
 use super::settle::{Settled, Standing, settle};
@@ -18,8 +20,10 @@ use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
 use crate::ports::grants::{Grant, Grants};
+use crate::ports::inputs::DecisionInputs;
 use crate::ports::recorder::Consent;
 use crate::ports::state::{Effects, StateFailed};
+use crate::ports::telemetry::{self, About, Phase};
 
 /// Who is needed to approve a call.
 pub struct Approvers<'a> {
@@ -49,6 +53,7 @@ pub struct Approved {
     said: Said,
     observers: Option<Observers>,
     labels: Vec<Label>,
+    inputs: Arc<DecisionInputs>,
 }
 
 /// A call that may not run, with the decision if there was one.
@@ -64,6 +69,8 @@ pub struct Refused {
     pub policies: Arc<PolicySet>,
     /// The observed components that match the call.
     pub observers: Option<Observers>,
+    /// All that the decision was taken on; none where nobody was asked.
+    pub inputs: Option<Arc<DecisionInputs>>,
 }
 
 impl Approved {
@@ -115,6 +122,12 @@ impl Approved {
         self.observers.clone()
     }
 
+    /// Returns all that the decision was taken on.
+    #[must_use]
+    pub fn inputs(&self) -> &Arc<DecisionInputs> {
+        &self.inputs
+    }
+
     /// Returns the labels to keep at the hand-over.
     #[must_use]
     pub fn labels(&self) -> &[Label] {
@@ -152,7 +165,11 @@ pub async fn approve(
             Ok(moments) => moments,
             Err(error) => return Err(Box::new(without_state(prepared, policies, now_ms, &error))),
         };
-        let decided = decide::decide(&policies, &prepared, caller, now_ms, &moments, who.changed).await;
+        let span = telemetry::phase(Phase::Decide, About::target(call, &target));
+        let decided = decide::decide(&policies, &prepared, caller, now_ms, &moments, who.changed);
+        let decided = decided.instrument(span.clone()).await;
+        telemetry::decided(&span, &decided.decision.folded);
+        drop(span);
         let standing = Standing {
             target: &target,
             subject: &subject,
@@ -169,6 +186,9 @@ pub async fn approve(
         let failure = match settled {
             Settled::Refuse(failure) => failure,
             Settled::Run { grant } => {
+                if let Some(grant) = &grant {
+                    telemetry::found(&Span::current(), grant.scope);
+                }
                 let by_grant = grant.as_ref().map(|grant| Consent::Grant { id: grant.id.clone() });
                 let consent = by_grant.or_else(|| agreed.consent.clone()).unwrap_or(Consent::Unasked);
                 return Ok(Approved {
@@ -181,6 +201,7 @@ pub async fn approve(
                     said: agreed.said.clone(),
                     observers: decided.observers,
                     labels: decided.labels,
+                    inputs: decided.inputs,
                 });
             }
             Settled::Ask(open) => {
@@ -198,6 +219,7 @@ pub async fn approve(
             decision: decided.decision,
             policies,
             observers: decided.observers,
+            inputs: Some(decided.inputs),
         }));
     }
 }
@@ -215,5 +237,6 @@ fn without_state(prepared: Prepared, policies: Arc<PolicySet>, now_ms: u64, erro
         decision: Decision { connectors: Vec::new(), voices: Vec::new(), folded, steps, now_ms },
         policies,
         observers: None,
+        inputs: None,
     }
 }

@@ -26,6 +26,7 @@ use crate::model::verdict::{ConnectorAnswer, Fault, Reason, Refusal, Source};
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::ports::approval::{Bound, Kind, PolicySet};
 use crate::ports::connector::{AppToolFacts, ConnectorComponent, ConnectorEvaluation};
+use crate::ports::inputs::Case;
 
 /// A connector component as one layer configured it.
 pub type BoundConnector = Bound<dyn ConnectorComponent>;
@@ -78,6 +79,20 @@ pub(super) fn facts(tool: &CatalogTool, caller: &Caller, now_ms: u64) -> Option<
     }))
 }
 
+/// The same of a tool as a decision has it.
+pub(super) fn facts_of(case: &Case) -> Option<Arc<AppToolFacts>> {
+    let connector = case.connector.clone()?;
+    Some(Arc::new(AppToolFacts {
+        connector: Some(connector),
+        tool: case.tool.clone(),
+        identity: case.identity,
+        title: case.title.clone(),
+        hints: case.hints,
+        caller: case.caller.clone(),
+        now_ms: case.now_ms,
+    }))
+}
+
 /// The components that are asked about a tool, or only observed.
 pub(super) fn matching<'a>(
     policies: &'a PolicySet,
@@ -90,7 +105,12 @@ pub(super) fn matching<'a>(
 
 /// Asks every layer about a tool; about one without a connector nobody.
 pub async fn judge(policies: &PolicySet, tool: &CatalogTool, caller: &Caller, now_ms: u64) -> Judged {
-    let Some(facts) = facts(tool, caller, now_ms) else { return Judged::default() };
+    judge_by(policies, facts(tool, caller, now_ms)).await
+}
+
+/// The same, of facts that are there already; none: a tool without a connector.
+pub(super) async fn judge_by(policies: &PolicySet, facts: Option<Arc<AppToolFacts>>) -> Judged {
+    let Some(facts) = facts else { return Judged::default() };
     let asked: Vec<&BoundConnector> = matching(policies, &facts, false).collect();
     let answers = join_all(asked.iter().map(|component| ask(component, Arc::clone(&facts)))).await;
     let opinions: Vec<Opinion> = asked

@@ -17,6 +17,7 @@ use futures::future::join_all;
 use super::connector;
 use super::fold::{self, Opinion};
 use super::observe::Observers;
+use super::replay::Noting;
 use crate::model::caller::Caller;
 use crate::model::decision::{Decision, Spoken, Voice};
 use crate::model::layer::{LayerKind, LayerRef};
@@ -25,6 +26,7 @@ use crate::model::verdict::{Ask, Folded, HOST, Label, OnFailure, Reason, Remembe
 use crate::pipeline::bind::noted::Moments;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::ports::approval::{BoundComponent, CallFacts, Evaluation, Kind, PolicySet};
+use crate::ports::inputs::{Case, DecisionInputs};
 use crate::ports::state::Moment;
 
 /// A decision, with what the steps after it need to know.
@@ -42,6 +44,8 @@ pub struct Decided {
     pub observers: Option<Observers>,
     /// The labels of those that count, each once; kept when the call is handed over (R33).
     pub labels: Vec<Label>,
+    /// All that it was taken on.
+    pub inputs: Arc<DecisionInputs>,
 }
 
 /// Asks all layers in `policies` about a prepared call, as of these moments. `changed` says why the host itself asks a person
@@ -54,53 +58,79 @@ pub async fn decide(
     moments: &Moments,
     changed: Option<&Reason>,
 ) -> Decided {
-    let reference = prepared.reference();
-    let kind = prepared.kind();
-    let judged = connector::judge(policies, prepared.tool(), caller, now_ms).await;
+    let tool = prepared.tool();
+    let case = Case {
+        kind: prepared.kind(),
+        tool: prepared.reference(),
+        identity: tool.identity,
+        definition: tool.definition.digest(),
+        title: tool.title().map(str::to_owned),
+        hints: tool.hints,
+        connector: tool.connector.clone(),
+        caller: caller.clone(),
+        arguments: prepared.arguments().clone(),
+        now_ms,
+        changed: changed.cloned(),
+    };
+    decide_case(policies, case, moments).await
+}
+
+/// The same about what is known by value alone: a replay has no server.
+pub(super) async fn decide_case(policies: &PolicySet, case: Case, moments: &Moments) -> Decided {
+    let (kind, now_ms) = (case.kind, case.now_ms);
+    let reference = case.tool.clone();
+    let noting = Arc::new(Noting::over(Arc::clone(&moments.asked.counters)));
+    let asked_moment = Moment { counters: Arc::clone(&noting) as _, ..moments.asked.clone() };
+    let app = connector::facts_of(&case);
+    let judged = connector::judge_by(policies, app.clone()).await;
     let postures = connector::postures(&policies.postures, &reference, &judged);
     let facts = |posture: Posture, moment: &Moment| {
         Arc::new(CallFacts {
             kind,
             tool: reference.clone(),
-            identity: prepared.tool().identity,
-            definition: prepared.tool().definition.digest(),
-            hints: prepared.tool().hints,
-            caller: caller.clone(),
-            connector: prepared.tool().connector.clone(),
+            identity: case.identity,
+            definition: case.definition,
+            hints: case.hints,
+            caller: case.caller.clone(),
+            connector: case.connector.clone(),
             posture,
-            arguments: prepared.arguments().clone(),
+            arguments: case.arguments.clone(),
             now_ms,
             moment: moment.clone(),
         })
     };
+    let inputs = |case: Case| {
+        let (labels, history) = (Arc::clone(&moments.asked.labels), Arc::clone(&moments.asked.history));
+        Arc::new(DecisionInputs { case, labels, history, counts: noting.counts(), masked: false })
+    };
 
-    let observed_apps = connector::facts(prepared.tool(), caller, now_ms)
-        .map(|app| (connector::matching(policies, &app, true).cloned().collect(), app));
+    let observed_apps = app.map(|app| (connector::matching(policies, &app, true).cloned().collect(), app));
     let connector::Judged { voices: connectors, folded: connector } = judged;
     if !connector.disabled.is_empty() {
         let (folded, steps) = (Folded::Deny(connector.disabled), connector.steps);
         let decision = Decision { connectors, voices: Vec::new(), folded, steps, now_ms };
         let observers = Observers::new(Vec::new(), facts(Posture::default(), &moments.observed), observed_apps);
         let (posture, labels) = (Posture::default(), Vec::new());
-        return Decided { decision, posture, never: false, disabled: true, observers, labels };
+        let inputs = inputs(case);
+        return Decided { decision, posture, never: false, disabled: true, observers, labels, inputs };
     }
 
     let baseline =
-        join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture, &moments.asked)))).await;
+        join_all(postures.iter().map(|(_, posture)| ask(&policies.baseline, facts(*posture, &asked_moment)))).await;
     let posture = governing(&postures, &baseline);
 
     let matching = |observed: bool| {
         let of = policies.components.iter().filter(move |component| component.observe == observed);
-        of.filter(|component| component.matches.matches(kind, &reference, prepared.tool().identity))
+        of.filter(|component| component.matches.matches(kind, &reference, case.identity))
     };
     let asked: Vec<&BoundComponent> = matching(false).collect();
-    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture, &moments.asked)))).await;
+    let answers = join_all(asked.iter().map(|component| ask(component, facts(posture, &asked_moment)))).await;
 
     let mut voices = Vec::new();
     let mut opinions = Vec::new();
     let said = answers.iter().filter(|evaluation| evaluation.result.is_ok()).flat_map(|evaluation| &evaluation.labels);
     let labels: BTreeSet<Label> = said.cloned().collect();
-    if let Some(reason) = changed {
+    if let Some(reason) = &case.changed {
         let (opinion, voice) = changed_definition(reason);
         opinions.push(opinion);
         voices.push(voice);
@@ -125,7 +155,8 @@ pub async fn decide(
     let observers = Observers::new(matching(true).cloned().collect(), facts(posture, &moments.observed), observed_apps);
     let never = postures.iter().any(|(_, posture)| posture.policy == ApprovalPolicy::Never);
     let decision = Decision { connectors, voices, folded, steps, now_ms };
-    Decided { decision, posture, never, disabled: false, observers, labels: labels.into_iter().collect() }
+    let (labels, inputs) = (labels.into_iter().collect(), inputs(case));
+    Decided { decision, posture, never, disabled: false, observers, labels, inputs }
 }
 
 /// A component that could not be loaded fails, every time: an error, never an absence.

@@ -114,6 +114,7 @@ impl Observatory {
         let Some(observers) = observers else { return };
         let (call, kind, tool) = (record.call.clone(), record.kind, record.tool.clone());
         let (policy_set, arguments) = (record.policy_set, record.arguments);
+        let tenant = record.caller.tenant.clone();
         let (recorder, clock) = (Arc::clone(&self.recorder), Arc::clone(&self.clock));
         let place = Arc::clone(&self.places).try_acquire_owned();
         self.tasks.spawn(async move {
@@ -123,8 +124,19 @@ impl Observatory {
             };
             let (at, sanitisers) = (clock.now(), Vec::new());
             let hooks = Vec::new();
-            let record =
-                ObservedRecord { at, call, kind, tool, policy_set, arguments, voices, connectors, sanitisers, hooks };
+            let record = ObservedRecord {
+                at,
+                call,
+                kind,
+                tool,
+                tenant,
+                policy_set,
+                arguments,
+                voices,
+                connectors,
+                sanitisers,
+                hooks,
+            };
             recorder.observed(&record);
         });
     }

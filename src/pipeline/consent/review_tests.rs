@@ -4,6 +4,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::model::answerable::Answerable;
+use crate::model::evidence::Evidence;
 use crate::model::layer::LayerKind;
 use crate::model::review::Authorization;
 use crate::model::verdict::{Ask, AskKey, Fault, FaultCode, Reason, Remember, Reviewers};
@@ -92,7 +93,7 @@ fn whole() -> Action {
 
 /// Reviews the one action for an ask of the user's layer.
 async fn by(breaker: &Breaker, reviewers: &[BoundReviewer]) -> Outcome {
-    let panel = Panel { reviewers, breaker, client: None };
+    let panel = Panel { reviewers, breaker, client: None, evidence: Evidence::default() };
     review(&panel, &[standing(LayerKind::User, false)].into(), &whole()).await
 }
 
@@ -189,7 +190,12 @@ async fn g7_r14_a_reviewer_that_is_broken_allows_nothing_and_is_no_absence() {
 #[tokio::test(start_paused = true)]
 async fn g8_r22_an_action_that_was_cut_is_put_to_nobody() {
     let (reviewer, breaker) = (Scripted::new(&[Ok(ALLOW)]), Breaker::default());
-    let panel = Panel { reviewers: &[bound(LayerKind::User, &reviewer)], breaker: &breaker, client: None };
+    let panel = Panel {
+        reviewers: &[bound(LayerKind::User, &reviewer)],
+        breaker: &breaker,
+        client: None,
+        evidence: Evidence::default(),
+    };
     let action = Action { cut: true, ..whole() };
     let outcome = review(&panel, &[standing(LayerKind::User, false)].into(), &action).await;
     assert_eq!((&outcome.reviewed, reviewer.asked()), (&Reviewed::Failed, 0));
@@ -222,7 +228,12 @@ async fn r3_r22_a_reviewer_satisfies_no_ask_of_a_more_trusted_layer() {
     ];
     for (reviewer, asker, satisfies) in table.into_iter().chain(not) {
         let scripted = Scripted::new(&[Ok(ALLOW)]);
-        let panel = Panel { reviewers: &[bound(reviewer, &scripted)], breaker: &Breaker::default(), client: None };
+        let panel = Panel {
+            reviewers: &[bound(reviewer, &scripted)],
+            breaker: &Breaker::default(),
+            client: None,
+            evidence: Evidence::default(),
+        };
         let asks = [standing(Builtin, false), standing(asker, false)].into();
         let reviewed = review(&panel, &asks, &whole()).await.reviewed;
         assert_eq!(reviewed == Reviewed::Allowed, satisfies, "{reviewer:?} for {asker:?}");
@@ -234,7 +245,8 @@ async fn r3_r22_a_reviewer_satisfies_no_ask_of_a_more_trusted_layer() {
 async fn r22_less_trusted_reviewers_still_have_to_allow_beside_one_that_is_trusted_enough() {
     let (managed, project) = (Scripted::new(&[Ok(ALLOW)]), Scripted::new(&[Ok(DENY)]));
     let reviewers = [bound(LayerKind::Managed, &managed), bound(LayerKind::Project, &project)];
-    let panel = Panel { reviewers: &reviewers, breaker: &Breaker::default(), client: None };
+    let panel =
+        Panel { reviewers: &reviewers, breaker: &Breaker::default(), client: None, evidence: Evidence::default() };
     let outcome = review(&panel, &[standing(LayerKind::Managed, true)].into(), &whole()).await;
     assert!(matches!(outcome.reviewed, Reviewed::Denied { .. }));
 }
@@ -257,7 +269,7 @@ async fn r12_r22_the_judged_agents_own_client_satisfies_neither_strict_asks_nor_
     for (ask, client, satisfies) in table {
         let scripted = Scripted::new(&[Ok(ALLOW)]);
         let own = BoundReviewer { asks_own_client: true, ..bound(Managed, &scripted) };
-        let panel = Panel { reviewers: &[own], breaker: &Breaker::default(), client };
+        let panel = Panel { reviewers: &[own], breaker: &Breaker::default(), client, evidence: Evidence::default() };
         let reviewed = review(&panel, &[ask.clone()].into(), &whole()).await.reviewed;
         assert_eq!(reviewed == Reviewed::Allowed, satisfies, "{ask:?}");
     }

@@ -31,7 +31,7 @@ pub struct Sent {
     open: Option<watch::Receiver<usize>>,
 }
 
-/// The upstream's answer, not yet cleaned: nothing but `emit::sanitise` may look at it.
+/// The upstream's answer, not yet cleaned: nothing but `emit::media` may look at it.
 #[derive(Debug)]
 pub struct Raw {
     answer: Answer,
@@ -245,7 +245,7 @@ fn failure(target: &Target, unanswered: &Unanswered) -> Failure {
 }
 
 impl Raw {
-    /// Gives the answer to whoever cleans it.
+    /// Gives the answer to whoever fits it to the model.
     pub(in crate::pipeline) fn into_parts(self) -> (Answer, Target) {
         (self.answer, self.target)
     }

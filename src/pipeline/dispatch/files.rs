@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Map, Value};
 
 use super::barrier;
-use super::meta::{TurnInfo, action};
+use super::meta::TurnInfo;
+use crate::model::app::action;
 use crate::model::outcome::Failure;
 use crate::model::text::shown;
 use crate::pipeline::admit::catalog::{Catalog, LeaseRefusal};

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::model::app::{self, APPS};
 use crate::model::name::CallId;
 use crate::model::sandbox::{SANDBOX_STATE, SandboxState};
-use crate::model::tool::{CatalogTool, Connector};
 use crate::pipeline::bind::prepare::Prepared;
 
-/// The key of a tool's own `_meta` that goes back to the Apps server with each call.
-const APPS: &str = "_codex_apps";
 /// The key of the turn's metadata.
 const TURN: &str = "x-codex-turn-metadata";
 /// The key of the trace that the call belongs to.
@@ -84,7 +82,7 @@ pub fn request_meta(call: &CallId, prepared: &Prepared, turn: &TurnInfo) -> Map<
     if let Some(metadata) = &turn.metadata {
         meta.insert(TURN.to_owned(), Value::Object(told(metadata)));
     }
-    if let Some((_, own)) = app(prepared.tool()) {
+    if let Some((_, own)) = app::own(prepared.tool()) {
         let mut own = own.cloned().unwrap_or_default();
         own.insert("call_id".to_owned(), Value::from(call.as_str()));
         meta.insert(APPS.to_owned(), Value::Object(own));
@@ -110,20 +108,6 @@ fn told(metadata: &Map<String, Value>) -> Map<String, Value> {
     let goes = |key: &str, value: &Value| !NEVER.contains(&key) && (key != ASKED || *value == Value::Bool(true));
     let told = metadata.iter().filter(|(key, value)| goes(key, value));
     told.map(|(key, value)| (key.clone(), value.clone())).collect()
-}
-
-/// A tool's App, and what the Apps server put into the tool for itself. No other server's tool has any that counts (R9).
-fn app(tool: &CatalogTool) -> Option<(&Connector, Option<&Map<String, Value>>)> {
-    let own = tool.definition.meta().and_then(|meta| meta.get(APPS)?.as_object());
-    tool.connector.as_ref().map(|connector| (connector, own))
-}
-
-/// The connector of a tool's App and the name of its action, where both are known: the last part of its resource's address
-/// that is not empty (catalog-dispatch 5 rule 6).
-pub(super) fn action(tool: &CatalogTool) -> Option<(&Connector, &str)> {
-    let (connector, own) = app(tool)?;
-    let address = own?.get("resource_uri")?.as_str()?;
-    Some((connector, address.rsplit('/').find(|part| !part.is_empty())?))
 }
 
 /// Only a server that asked for it is told, and only where its directory is known.

@@ -15,15 +15,18 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
 use super::record::{self, Deciding};
-use crate::model::answerable::Answerable;
+use crate::model::answerable::{Answerable, QuestionKind};
 use crate::model::arguments::Arguments;
 use crate::model::caller::Caller;
+use crate::model::evidence::Evidence;
 use crate::model::name::CallId;
 use crate::pipeline::admit::catalog::Catalog;
 use crate::pipeline::admit::gate::Passage;
 use crate::pipeline::bind::noted::{Noted, Stated};
+use crate::pipeline::bind::people::People;
 use crate::pipeline::bind::prepare::Prepared;
 use crate::pipeline::consent::agree::{Agreed, Askable};
 use crate::pipeline::consent::approve::{self, Approvers};
@@ -35,6 +38,7 @@ use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
 use crate::ports::recorder::{Consent, Recorder};
 use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
+use crate::ports::telemetry::{self, About};
 
 /// How many questions the server of one call may ask.
 pub const MAX_ASKED: usize = 32;
@@ -47,6 +51,9 @@ pub struct Desk {
     pub(in crate::pipeline) reviewer: Arc<dyn Reviewer>,
     /// Counts what the auto reviewer denies in the session.
     pub(in crate::pipeline) breaker: Arc<Breaker>,
+    /// Whether the tool's title is one that the sanitisers do not let be shown.
+    pub(in crate::pipeline) title_hidden: bool,
+    pub(in crate::pipeline) evidence: Evidence,
     /// The catalog, for the policies in force.
     pub(in crate::pipeline) catalog: Arc<Catalog>,
     /// Takes the decisions.
@@ -71,6 +78,10 @@ pub struct Desk {
     pub(in crate::pipeline) asked: AtomicUsize,
     /// How long they were open so far.
     pub(in crate::pipeline) spent: Mutex<Duration>,
+    /// How much of the call's time people took.
+    pub(in crate::pipeline) people: Arc<People>,
+    /// The call's span: questions may arrive in tasks of the connection.
+    pub(in crate::pipeline) span: Span,
     /// The call's way through its session's gate.
     pub(in crate::pipeline) passage: Option<Arc<Passage>>,
 }
@@ -92,6 +103,14 @@ impl Drop for Open {
 }
 
 impl Desk {
+    /// Puts a question to the client. A form is filled in by a person; its model and its folders are the client's own to tell.
+    async fn put(&self, question: ServerQuestion) -> Result<Arc<str>, NoAnswer> {
+        let reference = self.prepared.reference();
+        let span = telemetry::question(About::tool(&self.call, &reference), question.kind);
+        let _waited = (question.kind == QuestionKind::Elicitation).then(|| self.people.wait());
+        self.client.ask(question).instrument(span).await
+    }
+
     /// Decides about an answer, and returns it as it is sent.
     async fn decide(&self, answer: &str, deadline: Duration) -> Result<Arc<str>, NoAnswer> {
         let arguments = Arguments::parse(answer)
@@ -109,9 +128,11 @@ impl Desk {
                 hooks: None,
                 breaker: &self.breaker,
                 client: Some(Arc::clone(&self.client)),
+                evidence: self.evidence.clone(),
                 told: &|| Box::pin(async { (None, None) }),
                 reviewer: &*self.reviewer,
                 deadline,
+                people: &self.people,
             },
             clock: &*self.clock,
             stated: &noted.stated().clone(),
@@ -129,6 +150,8 @@ impl Desk {
                     decision: refused.decision.clone(),
                     consent: Consent::Refused,
                     said: agreed.said,
+                    inputs: refused.inputs,
+                    title_hidden: self.title_hidden,
                 };
                 let record = record::of(&*self.clock, &self.call, &self.caller, &refused.prepared, deciding);
                 if let Err(error) = self.recorder.decision(&record) {
@@ -139,7 +162,9 @@ impl Desk {
             }
         };
         let (decision, consent) = (approved.decision().clone(), approved.consent().clone());
-        let deciding = Deciding { policies: Arc::clone(approved.policies()), decision, consent, said: agreed.said };
+        let (policies, inputs) = (Arc::clone(approved.policies()), Some(Arc::clone(approved.inputs())));
+        let (said, title_hidden) = (agreed.said, self.title_hidden);
+        let deciding = Deciding { policies, decision, consent, said, inputs, title_hidden };
         let record = record::of(&*self.clock, &self.call, &self.caller, approved.prepared(), deciding);
         if self.recorder.decision(&record).is_err() {
             return Err(NoAnswer::failed("the decision could not be recorded, so the answer is not passed on"));
@@ -171,10 +196,10 @@ impl Questions for Desk {
         let begun = Instant::now();
         let left = self.deadline.saturating_sub(*self.spent.lock());
         let exchange = async {
-            let answer = self.client.ask(question).await?;
+            let answer = self.put(question).await?;
             self.decide(&answer, left.saturating_sub(begun.elapsed())).await
         };
-        let answered = tokio::time::timeout(left, exchange).await;
+        let answered = tokio::time::timeout(left, exchange.instrument(self.span.clone())).await;
         *self.spent.lock() += begun.elapsed();
         if let Some(out) = out {
             out.back().await;

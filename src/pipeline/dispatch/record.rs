@@ -9,6 +9,7 @@ use crate::pipeline::bind::prepare::Prepared;
 use crate::pipeline::consent::agree::Said;
 use crate::ports::approval::PolicySet;
 use crate::ports::clock::Clock;
+use crate::ports::inputs::DecisionInputs;
 use crate::ports::recorder::{Consent, DecisionRecord};
 
 /// What was decided, by what, and how it was settled.
@@ -21,6 +22,10 @@ pub struct Deciding {
     pub consent: Consent,
     /// What hooks and reviewers said.
     pub said: Said,
+    /// All that the decision was taken on; none where nobody was asked.
+    pub inputs: Option<Arc<DecisionInputs>>,
+    /// Whether the tool's title is one that the sanitisers do not let be shown: records have none then (R31).
+    pub title_hidden: bool,
 }
 
 /// Makes the record.
@@ -49,5 +54,9 @@ pub fn of(
         consent: deciding.consent,
         hooks: deciding.said.hooks,
         reviews: deciding.said.reviews,
+        inputs: match deciding.inputs {
+            Some(inputs) if deciding.title_hidden => Some(Arc::new(inputs.masking_title())),
+            inputs => inputs,
+        },
     }
 }

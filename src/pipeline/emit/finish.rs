@@ -1,11 +1,13 @@
-//! Step 12 of a call: its answer is cleaned by the sanitisers in force when it arrives (R19), and their labels are kept before
+//! Step 12 of a call: its answer is fitted to the model that made it, cleaned by the sanitisers in force when it arrives (R19), and their labels are kept before
 //! anybody sees it (R33).
 
 use std::sync::Arc;
 
+use super::media;
 use super::sanitise::{self, About, Clean};
 use crate::model::cleaning::SanitiserVoice;
 use crate::model::digest::Digest;
+use crate::model::media::Modalities;
 use crate::model::name::CallId;
 use crate::model::outcome::{Failure, Stage};
 use crate::model::tool::CatalogTool;
@@ -34,6 +36,8 @@ pub struct Finishing<'a> {
     pub kind: Kind,
     /// The digest of its arguments.
     pub arguments: Digest,
+    /// What the model behind the call takes.
+    pub takes: Modalities,
 }
 
 impl Finishing<'_> {
@@ -54,12 +58,13 @@ impl Finishing<'_> {
             now_ms: self.stated.now_ms(),
         };
         let schema = self.tool.definition.value().get("outputSchema").filter(|schema| schema.is_object());
-        let cleaned = sanitise::clean(raw, &policies, &about, schema).await;
+        let cleaned = sanitise::clean(media::fit(raw, self.takes), &policies, &about, schema).await;
         let observed = ObservedRecord {
             at: self.stated.now(),
             call: self.call.clone(),
             kind: self.kind,
             tool: about.tool,
+            tenant: about.caller.tenant,
             policy_set: policies.digest,
             arguments: self.arguments,
             voices: Vec::new(),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tracing::{Instrument as _, Span};
+
 use super::Call;
-use crate::model::decision::Decision;
 use crate::model::hook::HookEvent;
 use crate::model::outcome::{Code, Failure, Origin, Stage};
 use crate::model::verdict::Source;
@@ -19,6 +20,7 @@ use crate::pipeline::drift::Drift;
 use crate::pipeline::eyes::Eyes;
 use crate::ports::approval::PolicySet;
 use crate::ports::recorder::{Consent, DecisionRecord};
+use crate::ports::telemetry::Phase;
 
 impl Call<'_> {
     /// Steps 6, 8 and 9: decided, agreed to where it must be, and leased. Decided again when only the policies changed.
@@ -34,6 +36,7 @@ impl Call<'_> {
         let told = Eyes::of(pipeline, &self.request).telling(prepared.tool());
         let facts = self.facts.as_ref().map(|(facts, _)| facts.clone());
         let breaker = Arc::clone(&self.request.breaker);
+        let people = Arc::clone(&self.people);
         let who = Approvers {
             catalog: &pipeline.catalog,
             grants: &*pipeline.grants,
@@ -41,9 +44,11 @@ impl Call<'_> {
                 hooks: facts.as_ref(),
                 breaker: &breaker,
                 client: self.request.questions.clone(),
+                evidence: self.request.evidence.as_ref().map(|store| store.evidence()).unwrap_or_default(),
                 told: &told,
                 reviewer: &*reviewer,
                 deadline: pipeline.ask_deadline,
+                people: &people,
             },
             clock: &*pipeline.clock,
             stated,
@@ -52,7 +57,8 @@ impl Call<'_> {
         let (mut agreed, mut sofar) = (Agreed::saying(self.said.clone()), files::Sofar::default());
         loop {
             let (id, caller) = (&self.request.id, &self.request.caller);
-            let approved = approve::approve(&who, id, caller, prepared, &mut agreed).await;
+            let approved = approve::approve(&who, id, caller, prepared, &mut agreed);
+            let approved = approved.instrument(self.phase(Phase::Approval)).await;
             (self.said, self.interrupts) = (agreed.said.clone(), agreed.interrupts);
             let approved = match approved {
                 Ok(approved) => approved,
@@ -60,7 +66,16 @@ impl Call<'_> {
                     self.words = agreed.words;
                     let policies = Arc::clone(&refused.policies);
                     let decision = refused.decision.clone();
-                    let record = self.record_of(&refused.prepared, policies, decision, Consent::Refused);
+                    let (inputs, said) = (refused.inputs.clone(), self.said.clone());
+                    let deciding = Deciding {
+                        policies,
+                        decision,
+                        consent: Consent::Refused,
+                        said,
+                        inputs,
+                        title_hidden: self.title_hidden,
+                    };
+                    let record = self.record_of(&refused.prepared, deciding);
                     if let Err(error) = pipeline.recorder.decision(&record) {
                         tracing::warn!(%error, "the record of a refusal was lost");
                     }
@@ -73,8 +88,10 @@ impl Call<'_> {
             if let Some(unheard) = self.unheard(approved.policies()) {
                 return Err(unheard);
             }
-            self.take_turn(approved.prepared()).await;
-            let barrier::NotLeased { refusal, approved } = match self.lease(approved, &mut sofar).await? {
+            let turn = self.phase(Phase::Turn);
+            self.take_turn(approved.prepared()).instrument(turn).await;
+            let leased = self.lease(approved, &mut sofar).instrument(self.phase(Phase::Lease));
+            let barrier::NotLeased { refusal, approved } = match leased.await? {
                 Ok(lease) => return Ok(lease),
                 Err(refused) => *refused,
             };
@@ -123,7 +140,8 @@ impl Call<'_> {
             self.pipeline.recorder.decision(&record).map_err(call::unrecorded)?;
         }
         let (turn, progress) = (&self.request.turn, self.request.progress.as_ref());
-        match files::upload(catalog, &approved, sofar, turn, progress).await {
+        let upload = if sofar.lacks(&approved) { self.phase(Phase::Upload) } else { Span::none() };
+        match files::upload(catalog, &approved, sofar, turn, progress).instrument(upload).await {
             Ok(uploads) => Ok(barrier::lease(catalog, approved, uploads)),
             Err(files::NotUploaded::Refused(refusal)) => refuse(refusal, approved),
             Err(files::NotUploaded::Failed(failure)) => Err(failure),
@@ -153,17 +171,13 @@ impl Call<'_> {
     }
 
     pub(super) fn record(&self, approved: &Approved, consent: Consent) -> DecisionRecord {
-        self.record_of(approved.prepared(), Arc::clone(approved.policies()), approved.decision().clone(), consent)
+        let (policies, decision) = (Arc::clone(approved.policies()), approved.decision().clone());
+        let (said, inputs) = (self.said.clone(), Some(Arc::clone(approved.inputs())));
+        let title_hidden = self.title_hidden;
+        self.record_of(approved.prepared(), Deciding { policies, decision, consent, said, inputs, title_hidden })
     }
 
-    fn record_of(
-        &self,
-        prepared: &prepare::Prepared,
-        policies: Arc<PolicySet>,
-        decision: Decision,
-        consent: Consent,
-    ) -> DecisionRecord {
-        let deciding = Deciding { policies, decision, consent, said: self.said.clone() };
+    fn record_of(&self, prepared: &prepare::Prepared, deciding: Deciding) -> DecisionRecord {
         record::of(&*self.pipeline.clock, &self.request.id, &self.request.caller, prepared, deciding)
     }
 }

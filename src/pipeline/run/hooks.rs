@@ -9,13 +9,14 @@ use crate::model::arguments::Arguments;
 use crate::model::hook::{HookEvent, HookSaid, HookVoice};
 use crate::model::hook_output::{After, after, hook_input, hook_name};
 use crate::model::name::Target;
-use crate::model::outcome::{Code, Failure, Outcome, Stage};
+use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::posture::ApprovalPolicy;
 use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::bind::hooks::{self as running, Ahead, HookFacts, HookText};
 use crate::pipeline::emit::sanitise::{self, Aside, Clean};
+use crate::pipeline::emit::views::hook::HookView;
 use crate::pipeline::eyes::Eyes;
 use crate::pipeline::request::CallRequest;
 use crate::ports::approval::{Kind, PolicySet};
@@ -122,7 +123,8 @@ impl Call<'_> {
             return None;
         }
         let policies = Arc::clone(self.pipeline.catalog.current().policies());
-        let heard = succeeded(clean) && !facts.matching(&policies.hooks, HookEvent::PostToolUse).is_empty();
+        let heard =
+            HookView::of(clean).is_some() && !facts.matching(&policies.hooks, HookEvent::PostToolUse).is_empty();
         if !heard && self.context.is_empty() {
             return None;
         }
@@ -133,6 +135,7 @@ impl Call<'_> {
             call: self.request.id.clone(),
             kind: Kind::Tool,
             tool: facts.tool().clone(),
+            tenant: self.request.caller.tenant.clone(),
             policy_set: policies.digest,
             arguments: self.arguments.as_ref().map_or_else(|| Arguments::none().digest(), Arguments::digest),
             voices: Vec::new(),
@@ -154,20 +157,14 @@ impl Call<'_> {
     }
 }
 
-/// `PostToolUse` hooks hear of successes only (approval-results 10 rule 5), and of nothing that was withheld.
-fn succeeded(clean: &Clean) -> bool {
-    *clean.outcome() == Outcome::Answered && clean.failure().is_none()
-}
-
 impl Behind {
     /// Asks the `PostToolUse` hooks, and returns the answer as they leave it. The item is out by now: whatever they say, the
     /// call has run (L19).
     pub(super) async fn hooks(mut self, answer: Clean) -> Clean {
         let (mut blocked, mut feedback) = (None, Vec::new());
-        if succeeded(&answer) {
+        if let Some(view) = HookView::of(&answer) {
             let input = Value::Object(std::mem::take(&mut self.input));
-            let response = Value::Object(answer.result().value().clone());
-            let more = [("tool_input", input), ("tool_response", response)];
+            let more = [("tool_input", input), ("tool_response", view.into_response())];
             let ran = self.facts.run(&self.policies.hooks, HookEvent::PostToolUse, more).await;
             let mut voices: Vec<HookVoice> = Vec::new();
             for one in &ran {

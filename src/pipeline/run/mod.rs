@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
 use self::hooks::Behind;
 use super::admit::catalog::Catalog;
@@ -17,6 +18,7 @@ use super::admit::gate::Inside;
 use super::admit::slots::Slot;
 use super::bind::hooks::{HookFacts, HookText};
 use super::bind::noted::Noted;
+use super::bind::people::People;
 use super::bind::{self, await_ready, prepare};
 use super::consent::agree::Said;
 use super::consent::connector;
@@ -24,12 +26,14 @@ use super::consent::observe::Observatory;
 use super::consent::remember::RelatedGrant;
 use super::consent::settle::refused;
 use super::drift::{Accepted, Drift};
-use super::emit::sanitise::{Clean, Unshown};
+use super::emit::sanitise::{Clean, ShownDefinition, Unshown};
+use super::emit::views::event::EventView;
 use super::emit::views::stale;
 use super::eyes::Eyes;
 use super::follow::lifecycle::Started;
 use super::follow::pending::PendingCalls;
 use super::request::{CallRequest, Explanation, Finished, Payload, Would};
+use crate::model::app::ToolFacts;
 use crate::model::arguments::Arguments;
 use crate::model::decision::Decision;
 use crate::model::digest::Digest;
@@ -42,6 +46,7 @@ use crate::ports::clock::Clock;
 use crate::ports::grants::Grants;
 use crate::ports::recorder::Recorder;
 use crate::ports::state::PolicyState;
+use crate::ports::telemetry::{self, About, Phase};
 use crate::ports::upstream::Fleet;
 
 /// What the pipeline works with.
@@ -72,8 +77,15 @@ impl Pipeline {
     /// Runs one call. Gives exactly one completed item for each started one, whatever happens; dropping the future counts
     /// as cancelling.
     pub async fn run(&self, request: CallRequest) -> Finished {
+        let span = telemetry::call(About::target(&request.id, &request.target));
+        // Boxed: the whole of a call, with all that its phases hold, is no size for a caller's stack.
+        Box::pin(self.watched(request, span.clone())).instrument(span).await
+    }
+
+    async fn watched(&self, request: CallRequest, span: Span) -> Finished {
         let cancel = request.cancel.clone();
-        let mut call = Call::new(self, request);
+        let (source, evidence) = (request.source.clone(), request.evidence.clone());
+        let mut call = Call::new(self, request, span);
         let mut ended = tokio::select! {
             // An answer that is there wins over a cancellation that came with it.
             biased;
@@ -92,12 +104,15 @@ impl Pipeline {
                 () = cancel.cancelled() => finished.clean.withhold(hooks::unheard(&finished.item.call.tool)),
             };
         }
+        if let (Some(evidence), Some(tool)) = (evidence, finished.item.call.tool.resolved()) {
+            evidence.accept(&source, &tool, &finished.item.call.id, &finished.clean).await;
+        }
         finished
     }
 
     /// Says what a call would come to, by the same steps up to the barrier. Asks nobody, sends no item, keeps nothing (R38).
     pub async fn explain(&self, request: CallRequest) -> Explanation {
-        let mut call = Call::new(self, request);
+        let mut call = Call::new(self, request, Span::none());
         match call.would().await {
             Ok(would) => call.explanation(would),
             Err(failure) => call.explanation(Would::Fail(*failure)),
@@ -109,7 +124,8 @@ impl Pipeline {
 struct Call<'p> {
     pipeline: &'p Pipeline,
     request: CallRequest,
-    begun: Instant,
+    people: Arc<People>,
+    span: Span,
     arguments: Option<Arguments>,
     started: Option<Started>,
     noted: Option<Noted>,
@@ -123,17 +139,19 @@ struct Call<'p> {
     said: Said,
     words: Option<HookText>,
     interrupts: bool,
+    /// Whether the tool's title is one that the sanitisers do not let be shown.
+    title_hidden: bool,
     context: Vec<HookText>,
     related: Vec<RelatedGrant>,
 }
 
 impl<'p> Call<'p> {
-    fn new(pipeline: &'p Pipeline, request: CallRequest) -> Self {
-        let begun = Instant::now();
+    fn new(pipeline: &'p Pipeline, request: CallRequest, span: Span) -> Self {
         Self {
             pipeline,
             request,
-            begun,
+            people: Arc::new(People::since(Instant::now())),
+            span,
             arguments: None,
             started: None,
             noted: None,
@@ -146,6 +164,7 @@ impl<'p> Call<'p> {
             said: Said::default(),
             words: None,
             interrupts: false,
+            title_hidden: false,
             context: Vec::new(),
             related: Vec::new(),
         }
@@ -163,9 +182,11 @@ impl<'p> Call<'p> {
         let prepared = self.bind(arguments.clone()).await?;
         self.request.reviewer =
             Eyes::of(self.pipeline, &self.request).titling(prepared.tool(), Arc::clone(&self.request.reviewer));
-        let info = self.info(arguments).with_tool(prepared.tool());
+        let facts = self.known_of(prepared.tool()).await;
+        let info = self.info(arguments).with_facts(facts);
         let (recorder, clock) = (Arc::clone(&pipeline.recorder), Arc::clone(&pipeline.clock));
-        self.started = Some(Started::open(recorder, clock, info, self.begun));
+        let (people, span) = (Arc::clone(&self.people), self.span.clone());
+        self.started = Some(Started::open(recorder, clock, info, people, span));
 
         let stated = self.stated(&prepared);
         self.noted = Some(Noted::open(stated.clone()));
@@ -187,7 +208,12 @@ impl<'p> Call<'p> {
             return Err(parse(&text).err().unwrap_or(failure));
         }
         let replaced = self.hooks_ahead(&text).await?;
-        parse(replaced.as_deref().unwrap_or(&text))
+        self.phase(Phase::Arguments).in_scope(|| parse(replaced.as_deref().unwrap_or(&text)))
+    }
+
+    /// The span of a phase of this call.
+    fn phase(&self, phase: Phase) -> Span {
+        telemetry::phase(phase, About::target(&self.request.id, &self.request.target))
     }
 
     /// Step 4: the server is ready, or will not be.
@@ -199,7 +225,8 @@ impl<'p> Call<'p> {
             return Err(Box::new(refused(target, &refusals)));
         }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
-        await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller).await;
+        let ready = await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller);
+        ready.instrument(self.phase(Phase::Ready)).await;
         // R25, as for connectors: before anything else is said about the call.
         let snapshot = self.pipeline.catalog.current();
         let Some(listed) = snapshot.find(&reference) else { return Ok(()) };
@@ -216,7 +243,8 @@ impl<'p> Call<'p> {
     /// Step 5: the call is fixed.
     async fn bind(&mut self, arguments: Arguments) -> Result<prepare::Prepared, Box<Failure>> {
         let reference = self.request.target.resolved().ok_or_else(|| Failure::not_available(&self.request.target))?;
-        match prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen).await {
+        let prepared = prepare::prepare(&self.pipeline.catalog, &reference, arguments, self.request.seen);
+        match prepared.instrument(self.phase(Phase::Prepare)).await {
             // It has come since its hooks would have been asked: the next call finds it.
             Ok(_) if self.facts.is_none() => Err(Box::new(Failure::not_available(&self.request.target))),
             Ok(prepared) => Ok(prepared),
@@ -230,7 +258,7 @@ impl<'p> Call<'p> {
     /// R27: opened before anybody decides, but nothing is said about a file of a call whose tool is hidden (R25).
     async fn open_files(&self, prepared: prepare::Prepared) -> Result<prepare::Prepared, Box<Failure>> {
         let reference = prepared.reference();
-        match bind::files::open(prepared).await {
+        match bind::files::open(prepared).instrument(self.phase(Phase::Files)).await {
             Ok(prepared) => Ok(prepared),
             Err(failure) => Err(self.disabled(&reference).await.unwrap_or(failure)),
         }
@@ -269,6 +297,18 @@ impl<'p> Call<'p> {
         CallInfo::unknown(request.id.clone(), request.target.clone(), request.caller.clone(), arguments)
     }
 
+    /// What items say of the tool: its definition's own words as the sanitisers leave them.
+    async fn known_of(&mut self, tool: &CatalogTool) -> ToolFacts {
+        let (meta, title) = (tool.definition.meta(), tool.definition.title());
+        let shown = match (meta, title) {
+            (None, None) => None,
+            _ => Eyes::of(self.pipeline, &self.request).look_at(tool).await.ok(),
+        };
+        self.title_hidden = title.is_some() && shown.as_ref().and_then(ShownDefinition::title) != title;
+        let meta = shown.as_ref().and_then(|shown| shown.value().get("_meta")?.as_object());
+        ToolFacts::of(tool, meta)
+    }
+
     fn cancelled(&self) -> Box<Failure> {
         let sent = self.started.as_ref().is_some_and(Started::is_sent);
         let message =
@@ -285,6 +325,7 @@ impl<'p> Call<'p> {
     /// heard of it: the `PostToolUse` hooks, and what hooks said for the model.
     fn finish(mut self, ended: Result<Clean, Box<Failure>>) -> (Finished, Option<Behind>) {
         let clean = ended.unwrap_or_else(|failure| Clean::of_failure(*failure));
+        let complete = self.phase(Phase::Complete);
         // The next call of whoever reads the item finds this one ended.
         drop(self.noted.take());
         let behind = self.behind(&clean);
@@ -295,11 +336,11 @@ impl<'p> Call<'p> {
                 let request = self.request;
                 let arguments = self.arguments.unwrap_or_else(Arguments::none);
                 let info = CallInfo::unknown(request.id, request.target, request.caller, arguments);
-                Started::open(recorder, clock, info, self.begun)
+                Started::open(recorder, clock, info, self.people, self.span)
             }
         };
         started.said(self.said.hooks, self.said.reviews);
-        let item = started.complete(clean.outcome().clone());
+        let item = complete.in_scope(|| started.complete(clean.outcome().clone(), EventView::of(&clean)));
         let (decision, shown, interrupts) = (self.decision, self.shown, self.interrupts);
         (Finished { clean, item, decision, shown, interrupts }, behind)
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tracing::Instrument as _;
 
 use super::Call;
 use crate::model::arguments::Arguments;
@@ -18,6 +19,7 @@ use crate::pipeline::dispatch::{barrier, call};
 use crate::pipeline::emit::finish::Finishing;
 use crate::pipeline::emit::sanitise::Clean;
 use crate::pipeline::follow::lifecycle::Started;
+use crate::ports::telemetry::Phase;
 
 impl Call<'_> {
     /// Hands a leased call over, and waits for its answer.
@@ -32,6 +34,7 @@ impl Call<'_> {
         let progress = self.request.progress.take();
         let desk = self.desk(lease.approved().prepared());
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
+        let handing = self.phase(Phase::HandOver);
         let observed = lease.approved().observers().map(|observers| (record.clone(), observers));
         let request = &self.request;
         let (id, caller, turn) = (&request.id, &request.caller, &request.turn);
@@ -42,7 +45,7 @@ impl Call<'_> {
         let memory = request.memory.as_deref().map(|memory| Marking { memory, noted: &mut polluted });
         let with = call::With { id, caller, noted, turn, accepts: Arc::clone(&accepts), memory, progress, desk };
         let handed = call::hand_over(lease, with, grants, recorder, record);
-        let handed = handed.await;
+        let handed = handed.instrument(handing).await;
         if let Some((record, observers)) = observed {
             pipeline.observatory.start(&record, Some(observers));
         }
@@ -53,7 +56,7 @@ impl Call<'_> {
                     started.rewritten(input);
                 }
                 pipeline.accepted.note(&caller.tenant, &accepts);
-                sent.wait().await
+                sent.wait().instrument(self.phase(Phase::Answer)).await
             }
             Err(failure) => Err(failure),
         };
@@ -71,9 +74,9 @@ impl Call<'_> {
         }
         let raw = answered?;
         let (catalog, observatory) = (&*pipeline.catalog, &*pipeline.observatory);
-        let finishing =
-            Finishing { catalog, observatory, stated, call: &self.request.id, tool: &tool, kind, arguments };
-        let (clean, voices) = finishing.clean(raw).await;
+        let (call, takes) = (&self.request.id, self.request.takes);
+        let finishing = Finishing { catalog, observatory, stated, call, tool: &tool, kind, arguments, takes };
+        let (clean, voices) = finishing.clean(raw).instrument(self.phase(Phase::Sanitise)).await;
         if let Some(started) = &mut self.started {
             started.sanitised(voices);
         }
@@ -88,6 +91,8 @@ impl Call<'_> {
             client,
             reviewer: Arc::clone(&self.request.reviewer),
             breaker: Arc::clone(&self.request.breaker),
+            title_hidden: self.title_hidden,
+            evidence: self.request.evidence.as_ref().map(|store| store.evidence()).unwrap_or_default(),
             catalog: Arc::clone(&pipeline.catalog),
             recorder: Arc::clone(&pipeline.recorder),
             clock: Arc::clone(&pipeline.clock),
@@ -100,6 +105,8 @@ impl Call<'_> {
             open: Arc::new(watch::Sender::new(0)),
             asked: AtomicUsize::new(0),
             spent: Mutex::default(),
+            people: Arc::clone(&self.people),
+            span: self.span.clone(),
             passage: self.inside.as_ref().map(Inside::passage),
         }))
     }

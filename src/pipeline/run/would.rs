@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Call;
+use crate::model::evidence::Evidence;
 use crate::model::hook::HookEvent;
 use crate::model::outcome::{Code, Failure, Stage};
 use crate::model::verdict::Folded;
@@ -75,7 +76,8 @@ impl Call<'_> {
     fn lacks_reviewer(&self, policies: &PolicySet, open: &Open) -> bool {
         let asks = open.automatic();
         let client = self.request.questions.clone();
-        let panel = Panel { reviewers: &policies.reviewers, breaker: &self.request.breaker, client };
+        let (breaker, evidence) = (&*self.request.breaker, Evidence::default());
+        let panel = Panel { reviewers: &policies.reviewers, breaker, client, evidence };
         !asks.is_empty() && panel.lacks(&asks).is_some()
     }
 

@@ -77,6 +77,9 @@ impl Part {
     fn may_name(&self, krate: &str) -> bool {
         match krate {
             "wasmtime" => matches!(self, Self::Adapter(name) if name == "wasm"),
+            "opentelemetry" | "opentelemetry_sdk" | "opentelemetry_proto" | "tracing_opentelemetry" => {
+                matches!(self, Self::Adapter(name) if name == "telemetry")
+            }
             "rmcp" => !matches!(self, Self::Model | Self::Ports | Self::Config | Self::Pipeline | Self::Phase(_)),
             "tokio" | "std::process" => *self != Self::Model,
             _ => true,

@@ -195,6 +195,8 @@ mod a_check_fails {
         assert_eq!(refused("model/name.rs", "use tokio;"), 1);
         assert_eq!(refused("cli/demo.rs", "use wasmtime::Engine;"), 1);
         assert_eq!(refused("adapters/wasm/engine.rs", "use wasmtime::Engine;"), 0);
+        assert_eq!(refused("pipeline/run/mod.rs", "use opentelemetry::KeyValue;"), 1);
+        assert_eq!(refused("adapters/telemetry/meter.rs", "use opentelemetry::KeyValue;"), 0);
         // The demo's servers are MCP servers: foreign to us, in the same process.
         assert_eq!(refused("cli/demo.rs", "use rmcp::ServerHandler;"), 0);
     }

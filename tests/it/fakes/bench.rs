@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use portcullis::model::caller::{Caller, SessionId};
+use portcullis::model::caller::{CallSource, Caller, SessionId};
 use portcullis::model::digest::Digest;
+use portcullis::model::media::Modalities;
 use portcullis::model::name::{CallId, RawToolName, ServerName, Target, ToolRef};
 use portcullis::model::outcome::{Code, Failure, Stage};
 use portcullis::model::revision::{ConnectionId, Revision};
@@ -186,12 +187,15 @@ impl Bench {
             payload: Payload::Function(arguments.to_owned()),
             seen: None,
             definitions: Arc::default(),
+            takes: Modalities::ALL,
             turn: TurnInfo { thread_id: self.caller.session.as_str().to_owned(), ..TurnInfo::default() },
             memory: None,
             progress: None,
             questions: None,
             reviewer: Arc::new(NobodyThere),
             gate: None,
+            source: CallSource::Direct,
+            evidence: None,
             breaker: Arc::default(),
             cancel: CancellationToken::new(),
         }

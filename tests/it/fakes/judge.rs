@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use portcullis::model::evidence::RenderedEvidence;
 use portcullis::model::layer::LayerKind;
 use portcullis::ports::review::{AutoReviewer, BoundReviewer, NoReview, ReviewRequest};
 use serde_json::Value;
@@ -15,6 +16,7 @@ use super::policy::source;
 pub(crate) struct Judge {
     answers: Mutex<VecDeque<Result<String, NoReview>>>,
     actions: Mutex<Vec<Value>>,
+    evidence: Mutex<Vec<Option<RenderedEvidence>>>,
 }
 
 pub(crate) const ALLOW: &str = r#"{"outcome":"allow"}"#;
@@ -26,17 +28,27 @@ impl Judge {
     }
 
     pub(crate) fn answers(answers: impl IntoIterator<Item = Result<String, NoReview>>) -> Arc<Self> {
-        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), actions: Mutex::default() })
+        Arc::new(Self {
+            answers: Mutex::new(answers.into_iter().collect()),
+            actions: Mutex::default(),
+            evidence: Mutex::default(),
+        })
     }
 
     pub(crate) fn actions(&self) -> Vec<Value> {
         self.actions.lock().clone()
+    }
+
+    /// The evidence that it was given, each time.
+    pub(crate) fn evidence(&self) -> Vec<Option<RenderedEvidence>> {
+        self.evidence.lock().clone()
     }
 }
 
 #[async_trait]
 impl AutoReviewer for Judge {
     async fn review(&self, request: &ReviewRequest) -> Result<String, NoReview> {
+        self.evidence.lock().push(request.evidence.after(0));
         self.actions.lock().push(serde_json::from_str(&request.action).unwrap());
         let mut answers = self.answers.lock();
         if answers.len() > 1 { answers.pop_front().unwrap() } else { answers.front().unwrap().clone() }

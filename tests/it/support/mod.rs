@@ -1,6 +1,7 @@
 //! What tests share: a scripted MCP server behind us, and a memory for what it tells.
 
 pub(crate) mod auth_server;
+pub(crate) mod collector;
 pub(crate) mod far_end;
 pub(crate) mod faulty;
 pub(crate) mod gate;

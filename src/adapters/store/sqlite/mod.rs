@@ -7,6 +7,7 @@
 //! A power cut may take the last moments with it, never more (`synchronous = NORMAL` over a write-ahead log).
 
 mod asks;
+mod chains;
 mod grants;
 mod open;
 mod tables;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub use chains::SqliteChains;
 pub use grants::SqliteGrants;
 pub use open::{FILE, OpenStateError};
 
@@ -31,6 +33,16 @@ pub struct Opened {
     pub grants: SqliteGrants,
     /// Open questions.
     pub asks: Queue,
+}
+
+/// Opens what records need of the state in `folder`: heads and keys. On a connection of its own, so that a record waits for no
+/// decision.
+///
+/// # Errors
+/// An [`OpenStateError`] that names the file and says what to do.
+pub fn open_chains(folder: &Path, user: u32) -> Result<SqliteChains, OpenStateError> {
+    drop(open::connection(folder, user)?);
+    Ok(SqliteChains::over(Database::new(open::forgetting(folder)?, folder.join(FILE))))
 }
 
 /// Opens the state in `folder`, which is made if it is missing. `user` is whose both must be.

@@ -26,7 +26,7 @@ const OPENING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Each brings the file from one version to the next. Released ones never change.
-const MIGRATIONS: [&str; 2] = ["
+const MIGRATIONS: [&str; 3] = ["
     CREATE TABLE counters (
         id INTEGER PRIMARY KEY,
         tenant TEXT NOT NULL, layer TEXT NOT NULL, origin BLOB NOT NULL, component TEXT NOT NULL, key TEXT NOT NULL,
@@ -72,6 +72,14 @@ const MIGRATIONS: [&str; 2] = ["
     CREATE INDEX asks_of_tenant ON asks (tenant, state);
     CREATE INDEX asks_pending ON asks (deadline_ms) WHERE state = 'pending';
     CREATE INDEX asks_waiting ON asks (live_until_ms) WHERE outcome = 'waiting';
+", "
+    CREATE TABLE record_keys (name TEXT PRIMARY KEY, id TEXT NOT NULL, step INTEGER NOT NULL, key BLOB NOT NULL) STRICT;
+    CREATE TABLE chains (
+        age INTEGER PRIMARY KEY AUTOINCREMENT,
+        chain TEXT NOT NULL UNIQUE, place TEXT NOT NULL,
+        lines INTEGER NOT NULL, last TEXT NOT NULL, file TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX chains_of_place ON chains (place, age);
 "];
 
 /// Why the state cannot be opened. Each says what to do.
@@ -166,6 +174,15 @@ pub(super) fn connection(folder: &Path, user: u32) -> Result<Connection, OpenSta
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Opens the file once more, for keys: what is overwritten in it is gone, as far as SQLite can see to that (R34).
+pub(super) fn forgetting(folder: &Path) -> Result<Connection, OpenStateError> {
+    let file = folder.join(FILE);
+    let connection = connect(&file, false)?;
+    let failed = |source| OpenStateError::Failed { place: file.clone(), source };
+    connection.pragma_update(None, "secure_delete", "ON").map_err(failed)?;
+    Ok(connection)
 }
 
 /// Opens the file once more, which [`connection`] has just opened and checked.
@@ -340,7 +357,7 @@ mod tests {
             }
         });
         let open = connection(&folder, me()).unwrap();
-        assert_eq!(version(&open).unwrap().version, 2);
+        assert_eq!(version(&open).unwrap().version, 3);
     }
 
     #[test]
@@ -380,7 +397,7 @@ mod tests {
         open.pragma_update(None, "user_version", 99).unwrap();
         drop(open);
         let said = refused(&folder);
-        assert!(said.contains("state.db` is of version 99, and this portcullis knows 2; use the newer"), "{said}");
+        assert!(said.contains("state.db` is of version 99, and this portcullis knows 3; use the newer"), "{said}");
 
         let open = Connection::open(&file).unwrap();
         open.pragma_update(None, "application_id", 7).unwrap();

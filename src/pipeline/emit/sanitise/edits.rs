@@ -232,10 +232,18 @@ impl Removal {
     }
 }
 
-/// Runs of an earlier component: what is left between them and new ones counts, too.
+/// Runs of an earlier component: what is left between them and new ones counts, too. Those of keys may have a number
+/// ([`unlike`]).
 fn placeholders(text: &str) -> impl Iterator<Item = (Range<usize>, Class)> {
     Class::ALL.into_iter().flat_map(move |class| {
-        text.match_indices(class.placeholder()).map(move |(at, found)| (at..at + found.len(), class))
+        let head = class.placeholder().trim_end_matches(']');
+        text.match_indices(head).filter_map(move |(at, _)| {
+            let rest = text.get(at + head.len()..)?;
+            let number =
+                rest.strip_prefix(' ').map_or(rest, |number| number.trim_start_matches(|c: char| c.is_ascii_digit()));
+            let end = text.len() - number.strip_prefix(']')?.len();
+            Some((at..end, class))
+        })
     })
 }
 

@@ -1,6 +1,6 @@
 //! The one clean answer of a call: what every view, item and record below sees.
 //!
-//! [`clean`] is the only function that opens a [`Raw`]. Errors go through it too: a protocol error's message is as untrusted
+//! [`clean`] is the only function that makes a [`Clean`] of an upstream's answer. Errors go through it too: a protocol error's message is as untrusted
 //! as an answer. Failures of ours are made of our own words and need no cleaning.
 //!
 //! While nothing is edited, the upstream's own text passes byte for byte. Once something is, what is shown is rendered from
@@ -33,7 +33,7 @@ use crate::model::outcome::{Code, Failure, Outcome, Stage};
 use crate::model::schema;
 use crate::model::text;
 use crate::model::verdict::Label;
-use crate::pipeline::dispatch::call::Raw;
+use crate::pipeline::emit::media::Fitted;
 use crate::ports::approval::PolicySet;
 use crate::ports::sanitiser::OutputFacts;
 
@@ -87,8 +87,8 @@ pub struct Cleaned {
 
 /// Cleans an answer of an upstream by the sanitisers of `policies`, which are those in force when it arrived (R19).
 /// `output_schema` is that of the definition which was called.
-pub async fn clean(raw: Raw, policies: &PolicySet, about: &About, output_schema: Option<&Value>) -> Cleaned {
-    let (answer, target) = raw.into_parts();
+pub async fn clean(fitted: Fitted, policies: &PolicySet, about: &About, output_schema: Option<&Value>) -> Cleaned {
+    let (answer, target) = fitted.into_parts();
     let sanitisers = sweep::matching(policies, about);
     match answer {
         Answer::Result(result) => {

@@ -1,10 +1,19 @@
 //! The laws of edits: they only remove, in any order, and nothing makes them panic.
 
+use futures::FutureExt as _;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
+use super::Clean;
 use super::edits::{APART, BadEdit, apply, resolve};
 use super::targets::{Beyond, Found, MAX_DEPTH, Origin, Shape, find};
+use crate::model::answer::ToolResult;
+use crate::model::outcome::Outcome;
+use crate::model::truncate::Policy;
+use crate::pipeline::emit::views::event::EventView;
+use crate::pipeline::emit::views::hook::HookView;
+use crate::pipeline::emit::views::model::{ModelView, ModelViewOptions};
+use crate::pipeline::emit::views::script::ScriptView;
 use crate::ports::sanitiser::{Class, Edit};
 
 fn object(value: Value) -> Map<String, Value> {
@@ -66,6 +75,20 @@ fn keys_of_which_the_same_is_left_are_told_apart() {
         ["a1", "b1"].map(|key| span(index(found, &format!("key:/structuredContent/{key}")), 0, 2, Class::Secret)).into()
     });
     let wanted = json!({"[redacted: secret 2]": 1, "[redacted: secret 3]": 2, "[redacted: secret]": 3});
+    assert_eq!(left["structuredContent"], wanted);
+}
+
+#[test]
+fn r30_an_edit_of_a_later_layer_takes_a_numbered_placeholder_whole() {
+    let keys = json!({"content": [], "structuredContent": {"a1": 1, "b1": 2}});
+    let left = edited(keys, |found| {
+        ["a1", "b1"].map(|key| span(index(found, &format!("key:/structuredContent/{key}")), 0, 2, Class::Secret)).into()
+    });
+    let wanted = json!({"[redacted: secret]": 1, "[redacted: secret 2]": 2});
+    assert_eq!(left["structuredContent"], wanted);
+    let left = edited(left, |found| {
+        vec![span(index(found, "key:/structuredContent/[redacted: secret 2]"), 3, 6, Class::Other)]
+    });
     assert_eq!(left["structuredContent"], wanted);
 }
 
@@ -205,6 +228,56 @@ proptest! {
         let after = found(&apply(root, &resolve(&before, &edits).unwrap()));
         for target in after.targets {
             prop_assert!(!bare(&target.text).contains(c), "{:?}", target);
+        }
+    }
+
+    #[test]
+    fn r30_edits_of_several_layers_leave_the_hosts_placeholders_whole(
+        root in answer(),
+        layers in prop::collection::vec(prop::collection::vec(edit(), 0..8), 1..4),
+    ) {
+        let mut root = object(root);
+        for edits in layers {
+            let seen = found(&root);
+            let removals = resolve(&seen, &good(&seen, edits)).unwrap();
+            root = apply(root, &removals);
+            for target in found(&root).targets {
+                // No text has brackets of its own: what is left of them is half of a placeholder.
+                prop_assert!(!bare(&target.text).contains(['[', ']']), "{:?}", target);
+            }
+        }
+    }
+
+    #[test]
+    fn sanitising_then_cutting_shows_nothing_of_what_was_removed(
+        texts in prop::collection::vec("[a-z \"é]{0,30}(QQQQ[a-z \"é]{0,30}){0,4}", 1..5),
+        n in 0_usize..200, tokens: bool, media: bool,
+    ) {
+        let mut blocks: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        if media {
+            blocks.push(json!({"type": "image", "data": "AAA", "mimeType": "image/png"}));
+        }
+        let root = object(json!({"content": blocks, "isError": false, "_meta": {"QQQQ": texts}}));
+        let before = found(&root);
+        let edits: Vec<Edit> = before.targets.iter().enumerate().flat_map(|(at, target)| {
+            target.text.match_indices("QQQQ").map(move |(start, found)| {
+                span(at as u32, start as u32, (start + found.len()) as u32, Class::Secret)
+            })
+        }).collect();
+        let left = apply(root, &resolve(&before, &edits).unwrap());
+        let clean = Clean::of_result(ToolResult::edited(left), Outcome::Answered);
+        let truncation = if tokens { Policy::Tokens(n) } else { Policy::Bytes(n) };
+        let options = ModelViewOptions { truncation, media: None, ..ModelViewOptions::default() };
+        let model = ModelView::of(&clean, std::time::Duration::ZERO, &options).now_or_never().unwrap();
+        let views = [
+            serde_json::to_string(&model).unwrap(),
+            ScriptView::of(&clean).text(),
+            HookView::of(&clean).unwrap().into_response().to_string(),
+            Value::Object((*EventView::of(&clean).into_parts().0.unwrap()).clone()).to_string(),
+        ];
+        for view in views {
+            prop_assert!(!view.contains('Q'), "{view}");
+            prop_assert!(serde_json::from_str::<Value>(&view).is_ok());
         }
     }
 

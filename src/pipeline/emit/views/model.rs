@@ -4,19 +4,21 @@
 //! `structuredContent` are kept when the model takes images; [`ModelViewOptions::structured_replaces_images`] restores
 //! the reference, which loses them. The gateway does not use this view (R32).
 //!
-//! Nothing is fetched or decoded: a URL in a block stays the text that it is.
+//! Media that the model does not take at all is text by now (`emit::media`). What is left is prepared ([`MediaLimits`]): it is
+//! decoded with limits, made smaller where it must be, or a placeholder stands for it. Nothing is fetched: an image or audio
+//! whose data is an address has a placeholder, prepared or not. The body is cut once, when all of that is done.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::prepare::{self, MediaLimits};
 use super::truncate::{self, Policy};
 use crate::model::answer::ToolResult;
+use crate::model::media::{LeftOut, Media};
 use crate::pipeline::emit::sanitise::Clean;
-
-const NO_IMAGES: &str = "<image content omitted because you do not support image input>";
-const NO_AUDIO: &str = "<audio content omitted because you do not support audio input>";
+use crate::ports::telemetry::{self, View};
 
 /// What a second of audio costs, in tokens.
 const TOKENS_PER_SECOND: usize = 10;
@@ -26,30 +28,27 @@ const PCM_BYTES_PER_SECOND: usize = 16_000;
 /// Bytes of a second of compressed speech (32 kbit/s), low for the same reason.
 const COMPRESSED_BYTES_PER_SECOND: usize = 4_000;
 
-/// What the model takes, and how much.
+/// How much the model takes, and in which form. What kinds of media it takes is the call's
+/// ([`CallRequest::takes`](crate::pipeline::CallRequest::takes)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelViewOptions {
     /// The budget before the allowance. Default: 10,000 tokens.
     pub truncation: Policy,
-    /// Whether images are an input of this model; if not, a text says that one was left out.
-    pub takes_images: bool,
-    /// The same for audio.
-    pub takes_audio: bool,
     /// Whether images may be asked for in original size; if not, `original` becomes `high`.
     pub original_detail: bool,
     /// Whether `structuredContent` drops the images beside it, as the reference does. Default: no.
     pub structured_replaces_images: bool,
+    /// The limits within which media is decoded and made smaller; none: it is given as the server spelled it, unchecked.
+    pub media: Option<MediaLimits>,
 }
 
 impl Default for ModelViewOptions {
-    /// A model that takes text and images.
     fn default() -> Self {
         Self {
             truncation: Policy::default(),
-            takes_images: true,
-            takes_audio: false,
             original_detail: false,
             structured_replaces_images: false,
+            media: Some(MediaLimits::default()),
         }
     }
 }
@@ -122,9 +121,13 @@ pub struct ModelView(ModelAnswer);
 
 impl ModelView {
     /// Renders a clean answer. `wall` runs from the start of the call and includes waiting for people.
-    #[must_use]
-    pub fn of(clean: &Clean, wall: Duration, options: &ModelViewOptions) -> Self {
-        let mut answer = render(clean.result(), wall, options);
+    ///
+    /// Waits for media to be decoded, which happens on threads for blocking work and a few at a time.
+    pub async fn of(clean: &Clean, wall: Duration, options: &ModelViewOptions) -> Self {
+        let (mut answer, was_cut) = render(clean.result(), wall, options).await;
+        if was_cut {
+            telemetry::cut(View::Model);
+        }
         answer.add(clean.context());
         Self(answer)
     }
@@ -151,19 +154,29 @@ impl ModelAnswer {
     }
 }
 
-/// Renders the body for a model. `wall` runs from the start of the call and includes waiting for people.
-fn render(result: &ToolResult, wall: Duration, options: &ModelViewOptions) -> ModelAnswer {
+/// Renders the body for a model, and says whether it was cut. `wall` runs from the start of the call and includes waiting for
+/// people.
+async fn render(result: &ToolResult, wall: Duration, options: &ModelViewOptions) -> (ModelAnswer, bool) {
     let header = format!("Wall time: {:.4} seconds\nOutput:", wall.as_secs_f64());
     let policy = options.truncation.with_allowance();
-    let body = match choose(result, options) {
-        Chosen::Text(text) if text.is_empty() => ModelBody::Text(truncate::cut(&header, policy)),
-        Chosen::Text(text) => ModelBody::Text(truncate::cut(&format!("{header}\n{text}"), policy)),
+    let (body, was_cut) = match choose(result, options) {
+        Chosen::Text(text) => {
+            let whole = if text.is_empty() { header } else { format!("{header}\n{text}") };
+            let cut = truncate::cut(&whole, policy);
+            let was_cut = cut != whole;
+            (ModelBody::Text(cut), was_cut)
+        }
         Chosen::Items(items) => {
+            let (items, images_left_out) = match options.media {
+                Some(limits) => prepare::media(items, limits).await,
+                None => (items, 0),
+            };
             let header = BodyItem::InputText { text: header };
-            ModelBody::Items(within(std::iter::once(header).chain(items), policy))
+            let (kept, was_cut) = within(std::iter::once(header).chain(items), policy, images_left_out);
+            (ModelBody::Items(kept), was_cut)
         }
     };
-    ModelAnswer { body, success: !result.is_error() }
+    (ModelAnswer { body, success: !result.is_error() }, was_cut)
 }
 
 enum Chosen {
@@ -178,7 +191,7 @@ fn choose(result: &ToolResult, options: &ModelViewOptions) -> Chosen {
     if let Some(structured) = result.structured().filter(|_| !encrypted) {
         let images: Vec<BodyItem> = blocks
             .iter()
-            .filter(|block| matches!(block, Block::Image { .. }) && !options.structured_replaces_images)
+            .filter(|block| block.is(Media::Image) && !options.structured_replaces_images)
             .map(Block::item)
             .collect();
         let text = sorted(structured);
@@ -187,7 +200,7 @@ fn choose(result: &ToolResult, options: &ModelViewOptions) -> Chosen {
         }
         return Chosen::Items(std::iter::once(BodyItem::InputText { text }).chain(images).collect());
     }
-    if encrypted || blocks.iter().any(|block| matches!(block, Block::Image { .. } | Block::Audio(_))) {
+    if encrypted || blocks.iter().any(|block| block.is(Media::Image) || block.is(Media::Audio)) {
         return Chosen::Items(blocks.iter().map(Block::item).collect());
     }
     Chosen::Text(sorted(&Value::Array(blocks.into_iter().map(Block::into_json).collect())))
@@ -202,8 +215,8 @@ enum Block<'a> {
         detail: Detail,
     },
     Audio(String),
-    /// Media that this model cannot take; the text that stands for it.
-    LeftOut(&'static str),
+    /// Media that is an address, not data.
+    Remote(Media),
     /// Resources, links, unknown types, and media without usable data.
     Other(&'a Value),
 }
@@ -212,20 +225,31 @@ impl<'a> Block<'a> {
     fn read(block: &'a Value, options: &ModelViewOptions) -> Self {
         let meta = |key: &str| block.get("_meta").and_then(|meta| meta.get(key));
         match block.get("type").and_then(Value::as_str) {
-            // What the model cannot take goes by its type alone: malformed media is left out like any other.
-            Some("image") if !options.takes_images => Self::LeftOut(NO_IMAGES),
-            Some("audio") if !options.takes_audio => Self::LeftOut(NO_AUDIO),
             Some("text") => match block.get("text").and_then(Value::as_str) {
                 Some(text) if meta("codex/encryptedContent") == Some(&Value::Bool(true)) => Self::Encrypted(text),
                 Some(text) => Self::Text(block, text),
                 None => Self::Other(block),
             },
-            Some("image") => data_url(block).map_or(Self::Other(block), |url| {
-                let detail = meta("codex/imageDetail").and_then(Value::as_str);
-                Self::Image { url, detail: Detail::of(detail, options.original_detail) }
-            }),
-            Some("audio") => data_url(block).map_or(Self::Other(block), Self::Audio),
-            _ => Self::Other(block),
+            Some(kind) => match (Media::of_type(kind), data_url(block)) {
+                (None, _) | (Some(_), None) => Self::Other(block),
+                (Some(media), Some(DataUrl::Remote)) => Self::Remote(media),
+                (Some(Media::Image), Some(DataUrl::Inline(url))) => {
+                    let detail = meta("codex/imageDetail").and_then(Value::as_str);
+                    Self::Image { url, detail: Detail::of(detail, options.original_detail) }
+                }
+                (Some(Media::Audio), Some(DataUrl::Inline(url))) => Self::Audio(url),
+            },
+            None => Self::Other(block),
+        }
+    }
+
+    /// Whether it is media of this kind, data or address.
+    fn is(&self, media: Media) -> bool {
+        match self {
+            Self::Image { .. } => media == Media::Image,
+            Self::Audio(_) => media == Media::Audio,
+            Self::Remote(remote) => media == *remote,
+            Self::Text(..) | Self::Encrypted(_) | Self::Other(_) => false,
         }
     }
 
@@ -235,7 +259,7 @@ impl<'a> Block<'a> {
             Self::Encrypted(text) => BodyItem::EncryptedContent { encrypted_content: (*text).to_owned() },
             Self::Image { url, detail } => BodyItem::InputImage { image_url: url.clone(), detail: *detail },
             Self::Audio(url) => BodyItem::InputAudio { audio_url: url.clone() },
-            Self::LeftOut(text) => BodyItem::InputText { text: (*text).to_owned() },
+            Self::Remote(media) => BodyItem::left_out(LeftOut::Remote, *media),
             Self::Other(block) => BodyItem::InputText { text: sorted(block) },
         }
     }
@@ -243,9 +267,8 @@ impl<'a> Block<'a> {
     fn into_json(self) -> Value {
         match self {
             Self::Text(block, _) | Self::Other(block) => block.clone(),
-            Self::LeftOut(text) => serde_json::json!({ "text": text, "type": "text" }),
             // A body with one of these is made of items.
-            Self::Encrypted(_) | Self::Image { .. } | Self::Audio(_) => Value::Null,
+            Self::Encrypted(_) | Self::Image { .. } | Self::Audio(_) | Self::Remote(_) => Value::Null,
         }
     }
 }
@@ -261,21 +284,43 @@ impl Detail {
     }
 }
 
-/// Returns the data of a media block as a data URL; `None` when the block is malformed.
-///
-/// Whether the data is base64 is not checked: the provider says so better than we could, and nothing here reads it.
-fn data_url(block: &Value) -> Option<String> {
+impl BodyItem {
+    /// The text that stands for media which is left out.
+    pub(super) fn left_out(why: LeftOut, media: Media) -> Self {
+        Self::InputText { text: why.placeholder(media).to_owned() }
+    }
+}
+
+/// What a media block holds.
+enum DataUrl {
+    /// A data URL.
+    Inline(String),
+    /// The address of something elsewhere.
+    Remote,
+}
+
+/// Returns the data of a media block; `None` when the block is malformed. Whether it is base64 is not checked here.
+fn data_url(block: &Value) -> Option<DataUrl> {
     let data = block.get("data")?.as_str()?;
     let mime = match block.get("mimeType").or_else(|| block.get("mime_type")) {
         None | Some(Value::Null) => "application/octet-stream",
         Some(mime) => mime.as_str()?,
     };
-    if data.starts_with("data:") { Some(data.to_owned()) } else { Some(format!("data:{mime};base64,{data}")) }
+    let begins = |scheme: &str| data.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    Some(if begins("http://") || begins("https://") {
+        DataUrl::Remote
+    } else if data.starts_with("data:") {
+        DataUrl::Inline(data.to_owned())
+    } else {
+        DataUrl::Inline(format!("data:{mime};base64,{data}"))
+    })
 }
 
-/// Keeps what fits into the budget, in order, and says how much was left out. Images and encrypted items are free.
-fn within(items: impl IntoIterator<Item = BodyItem>, policy: Policy) -> Vec<BodyItem> {
+/// Keeps what fits into the budget, in order, and says how much was left out, and whether anything was. Images and encrypted
+/// items are free. `images` were left out before: too many.
+fn within(items: impl IntoIterator<Item = BodyItem>, policy: Policy, images: usize) -> (Vec<BodyItem>, bool) {
     let mut left = policy.budget();
+    let mut was_cut = false;
     let (mut texts, mut audios) = (0_usize, 0_usize);
     let mut kept = Vec::new();
     for item in items {
@@ -288,7 +333,7 @@ fn within(items: impl IntoIterator<Item = BodyItem>, policy: Policy) -> Vec<Body
                     kept.push(BodyItem::InputText { text });
                 } else {
                     kept.push(BodyItem::InputText { text: truncate::cut(&text, policy.with_budget(left)) });
-                    left = 0;
+                    (left, was_cut) = (0, true);
                 }
             }
             BodyItem::InputAudio { audio_url } => {
@@ -303,12 +348,13 @@ fn within(items: impl IntoIterator<Item = BodyItem>, policy: Policy) -> Vec<Body
             BodyItem::InputImage { .. } | BodyItem::EncryptedContent { .. } => kept.push(item),
         }
     }
-    for (count, what) in [(texts, "text"), (audios, "audio")] {
+    for (count, what) in [(texts, "text"), (audios, "audio"), (images, "image")] {
         if count > 0 {
             kept.push(BodyItem::InputText { text: format!("[omitted {count} {what} items ...]") });
+            was_cut = true;
         }
     }
-    kept
+    (kept, was_cut)
 }
 
 /// Estimates what audio costs from the length of its data.

@@ -1,21 +1,29 @@
+use futures::FutureExt as _;
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::model::media::{Modalities, Modality};
+use crate::pipeline::emit::media::fitted;
 
 const H: &str = "Wall time: 1.2500 seconds\nOutput:";
 
-/// A model that takes everything, and a policy that cuts nothing.
+/// A policy that cuts nothing, and media as it is: what the vectors hold is no real image.
 const AMPLE: ModelViewOptions = ModelViewOptions {
     truncation: Policy::Tokens(10_000),
-    takes_images: true,
-    takes_audio: true,
     original_detail: false,
     structured_replaces_images: false,
+    media: None,
 };
 
-fn shown(result: &Value, wall: Duration, options: &ModelViewOptions) -> ModelAnswer {
-    let Value::Object(map) = result.clone() else { panic!("not an object") };
-    render(&ToolResult::from_upstream(map, result.to_string().into()), wall, options)
+fn result(value: &Value) -> ToolResult {
+    let Value::Object(map) = value.clone() else { panic!("not an object") };
+    ToolResult::from_upstream(map, value.to_string().into())
+}
+
+fn shown(value: &Value, wall: Duration, options: &ModelViewOptions) -> ModelAnswer {
+    // Without preparation there is nothing to wait for.
+    render(&result(value), wall, options).now_or_never().expect("nothing is waited for").0
 }
 
 fn body(result: &Value, options: &ModelViewOptions) -> ModelBody {
@@ -99,7 +107,11 @@ fn p09_p10_media_makes_items_in_order() {
 fn p11_to_p14_only_a_lower_case_data_url_is_taken_as_it_is() {
     let with = |data: &str| image(&json!({ "type": "image", "data": data, "mimeType": "image/png" }), &AMPLE);
     assert_eq!(with("data:image/jpeg;base64,QQ=="), img("data:image/jpeg;base64,QQ==", Detail::High));
-    assert_eq!(with("https://e.x/a.png"), img("data:image/png;base64,https://e.x/a.png", Detail::High));
+    // P13 deviates: an address is not presented as if it were data, and nothing is fetched.
+    let remote = txt("<image content omitted because remote image URLs are not supported>");
+    for address in ["https://e.x/a.png", "HTTP://e.x/a.png", "http://"] {
+        assert_eq!(with(address), remote);
+    }
     assert_eq!(
         with("DATA:image/png;base64,QQ=="),
         img("data:image/png;base64,DATA:image/png;base64,QQ==", Detail::High)
@@ -166,14 +178,19 @@ fn p26_a_tools_error_shows_in_success_alone() {
 
 #[test]
 fn p27_to_p29_media_that_the_model_cannot_take_becomes_text() {
-    let text_only = ModelViewOptions { takes_images: false, takes_audio: false, ..AMPLE };
-    let two = format!(r#"[{{"text":"{NO_IMAGES}","type":"text"}},{{"text":"x","type":"text"}}]"#);
-    assert_eq!(content(&json!([png(), text("x")]), &text_only), after_header(&two));
+    // The step before the view, as every call takes it.
+    let read = |value: Value, takes| {
+        let wall = Duration::from_millis(1250);
+        render(&fitted(result(&value), takes), wall, &AMPLE).now_or_never().unwrap().0.body
+    };
+    let no_image = LeftOut::NotTaken.placeholder(Media::Image);
+    let two = format!(r#"[{{"text":"{no_image}","type":"text"}},{{"text":"x","type":"text"}}]"#);
+    assert_eq!(read(json!({ "content": [png(), text("x")] }), Modalities::TEXT), after_header(&two));
     let structured = json!({ "content": [png()], "structuredContent": { "x": 1 } });
-    assert_eq!(body(&structured, &text_only), after_header(r#"{"x":1}"#));
-    let deaf = ModelViewOptions { takes_audio: false, ..AMPLE };
+    assert_eq!(read(structured, Modalities::TEXT), after_header(r#"{"x":1}"#));
     let audio = json!({ "type": "audio", "data": "BBB", "mimeType": "audio/wav" });
-    assert_eq!(content(&json!([png(), audio]), &deaf), items([txt(H), png_item(), txt(NO_AUDIO)]));
+    let deaf = read(json!({ "content": [png(), audio] }), Modalities::of([Modality::Image]));
+    assert_eq!(deaf, items([txt(H), png_item(), txt(LeftOut::NotTaken.placeholder(Media::Audio))]));
 }
 
 fn cut_to(policy: Policy) -> ModelViewOptions {
@@ -241,4 +258,131 @@ fn a_body_serialises_as_the_responses_interface_has_it() {
     let got = serde_json::to_value(items([txt("a"), png_item()])).unwrap();
     let image = json!({ "type": "input_image", "image_url": "data:image/png;base64,AAA", "detail": "high" });
     assert_eq!(got, json!([{ "type": "input_text", "text": "a" }, image]));
+}
+
+const UNREADABLE: &str = "<image content omitted because it could not be processed>";
+const TOO_LARGE: &str = "<image content omitted because it is too large>";
+
+/// A PNG of this size, as base64.
+fn drawn(width: u32, height: u32) -> String {
+    crate::pipeline::emit::views::medium::samples::png(width, height)
+}
+
+async fn prepared(blocks: Value, options: &ModelViewOptions) -> ModelBody {
+    render(&result(&json!({ "content": blocks })), Duration::from_millis(1250), options).await.0.body
+}
+
+fn images(datas: &[&str]) -> Value {
+    datas.iter().map(|data| json!({ "type": "image", "data": data, "mimeType": "image/png" })).collect()
+}
+
+#[tokio::test]
+async fn prepared_images_stay_if_they_are_some_and_a_text_stands_for_what_is_none() {
+    let small = drawn(3, 2);
+    let body = prepared(images(&[&small, "AAA", "https://e.x/a.png"]), &ModelViewOptions::default()).await;
+    let kept = img(&format!("data:image/png;base64,{small}"), Detail::High);
+    let remote = txt(LeftOut::Remote.placeholder(Media::Image));
+    assert_eq!(body, items([txt(H), kept, txt(UNREADABLE), remote]));
+    let mut low = images(&[&small]);
+    low[0]["_meta"] = json!({ "codex/imageDetail": "low" });
+    let body = prepared(low, &ModelViewOptions::default()).await;
+    assert_eq!(body, items([txt(H), txt("<image content omitted because low image detail is not supported>")]));
+}
+
+#[tokio::test]
+async fn all_images_of_an_answer_share_their_pixels_and_too_many_are_counted() {
+    let small = drawn(10, 10);
+    let media = MediaLimits { all_pixels: 250, images: 4, ..MediaLimits::default() };
+    let options = ModelViewOptions { media: Some(media), ..AMPLE };
+    let body = prepared(images(&[&small, &small, &small, "AAA", &small, &small]), &options).await;
+    let kept = || img(&format!("data:image/png;base64,{small}"), Detail::High);
+    let too_many = txt("[omitted 2 image items ...]");
+    assert_eq!(body, items([txt(H), kept(), kept(), txt(TOO_LARGE), txt(UNREADABLE), too_many]));
+}
+
+#[tokio::test]
+async fn prepared_audio_must_begin_like_some() {
+    use base64::Engine as _;
+    let clip = |mime: &str, bytes: &[u8]| {
+        let data = base64::engine::general_purpose::STANDARD.encode(bytes);
+        json!([{ "type": "audio", "data": data, "mimeType": mime }])
+    };
+    let bad = items([txt(H), txt("<audio content omitted because it could not be processed>")]);
+    for (mime, bytes, good) in [
+        ("audio/wav", b"RIFF\0\0\0\0WAVE".as_slice(), true),
+        ("audio/mpeg", b"ID3\x04", true),
+        ("audio/pcm;rate=8000", b"\x01\x02", true),
+        ("audio/wav", b"PK\x03\x04 a zip", false),
+        ("audio/wav", b"", false),
+    ] {
+        let body = prepared(clip(mime, bytes), &ModelViewOptions::default()).await;
+        assert_eq!(body != bad, good, "{mime} {bytes:?}: {body:?}");
+    }
+    let none = json!([{ "type": "audio", "data": "no base64", "mimeType": "audio/wav" }]);
+    assert_eq!(prepared(none, &ModelViewOptions::default()).await, bad);
+    let media = MediaLimits { bytes: 4, ..MediaLimits::default() };
+    let options = ModelViewOptions { media: Some(media), ..AMPLE };
+    let large = prepared(clip("audio/mpeg", b"ID3 and more"), &options).await;
+    assert_eq!(large, items([txt(H), txt("<audio content omitted because it is too large>")]));
+}
+
+#[tokio::test]
+async fn placeholders_spend_the_budget_so_that_many_bad_images_are_not_many_texts() {
+    let options = ModelViewOptions { truncation: Policy::Bytes(200), ..ModelViewOptions::default() };
+    let ModelBody::Items(items) = prepared(images(&["AAA"; 60]), &options).await else { panic!("no items") };
+    let texts: Vec<&str> = items
+        .iter()
+        .map(|item| match item {
+            BodyItem::InputText { text } => text.as_str(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(texts.iter().map(|text| text.len()).sum::<usize>() < 240 + 64 + 32);
+    assert_eq!(texts.last(), Some(&"[omitted 56 text items ...]"));
+}
+
+/// The texts of a body.
+fn texts(body: &ModelBody) -> Vec<&str> {
+    match body {
+        ModelBody::Text(text) => vec![text],
+        ModelBody::Items(items) => items
+            .iter()
+            .filter_map(|item| match item {
+                BodyItem::InputText { text } => Some(text.as_str()),
+                _ => None,
+            })
+            .collect(),
+    }
+}
+
+fn block() -> impl Strategy<Value = Value> {
+    let words = "[a-z\"\\\\é😀 \n]{0,60}";
+    prop_oneof![
+        words.prop_map(|words| json!({ "type": "text", "text": words })),
+        words.prop_map(|words| json!({ "type": "resource_link", "uri": words, "name": "n" })),
+        Just(png()),
+        (0_usize..5000).prop_map(|n| json!({ "type": "audio", "data": "A".repeat(n), "mimeType": "audio/wav" })),
+        words.prop_map(|words| json!({ "type": "strange", "é": words })),
+        Just(json!({ "type": "image" })),
+        Just(json!(null)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_body_has_no_more_text_than_its_budget_and_markers(
+        blocks in prop::collection::vec(block(), 0..12), structured in prop::option::of("[a-zé]{0,300}"),
+        n in 0_usize..200, tokens: bool,
+    ) {
+        let policy = if tokens { Policy::Tokens(n) } else { Policy::Bytes(n) };
+        let mut value = json!({ "content": blocks });
+        value.as_object_mut().unwrap().extend(structured.map(|text| ("structuredContent".to_owned(), json!({ "x": text }))));
+        let answer = shown(&value, Duration::from_millis(1250), &cut_to(policy));
+        let budget = policy.with_allowance().budget() * if tokens { 4 } else { 1 };
+        let bytes: usize = texts(&answer.body).iter().map(|text| text.len()).sum();
+        // One text is cut, and texts and audio that are left out are counted.
+        prop_assert!(bytes <= budget + 48 + 2 * 48, "{bytes} bytes of a budget of {budget}: {:?}", answer.body);
+        let spelled = serde_json::to_string(&answer).unwrap();
+        prop_assert!(serde_json::from_str::<Value>(&spelled).is_ok());
+    }
 }
