@@ -26,7 +26,7 @@ use portcullis::model::name::{CallId, ServerName};
 use portcullis::model::posture::Channel;
 use portcullis::pipeline::admit::exposure::Exposing;
 use portcullis::pipeline::emit::views::model::ModelViewOptions;
-use portcullis::ports::reviewer::{Question, Reply, Reviewer};
+use portcullis::ports::reviewer::{Question, Reply, Reviewer, Roles};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let recorder = Arc::new(MemoryRecorder::new(64));
     let (notes, mail) = (ServerName::parse("notes")?, ServerName::parse("mail")?);
     let folder = std::env::temp_dir();
-    let Built { host, resolved } = HostBuilder::new()
+    let Built { host, resolved, desk: _ } = HostBuilder::new()
         .layer(LayerKind::Organisation, ORGANISATION, folder)
         .server(LayerKind::User, notes.clone(), server_of(&notes, upstream(&notes, self::notes()), true))
         .server(LayerKind::User, mail.clone(), server_of(&mail, upstream(&mail, self::mail()), true))
@@ -176,9 +176,12 @@ impl Reviewer for Person {
         let answer = if allows { "yes" } else { "no" };
         say("person", &json!(format!("{} {}? {answer} ({})", question.tool, question.arguments, why.join("; "))));
         match (allows, question.options.first()) {
-            (true, Some(narrowest)) => {
-                Reply::Allowed { remember: *narrowest, approver: "the person".to_owned(), channel: Channel::Program }
-            }
+            (true, Some(narrowest)) => Reply::Allowed {
+                remember: *narrowest,
+                approver: "the person".to_owned(),
+                channel: Channel::Program,
+                roles: Roles::none(),
+            },
             _ => Reply::Declined,
         }
     }

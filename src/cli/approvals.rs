@@ -3,14 +3,16 @@
 //! An allow is a person's word: it needs the controlling terminal with a code that is shown only there, or the approver key
 //! (R20). Refusing and forgetting only tighten. The queue decides whether an answer still counts (R21).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis::adapters::store::sqlite::SqliteGrants;
 use portcullis::gateway::question::question_text;
-use portcullis::host::approver::{ApproverKey, VARIABLE};
-use portcullis::host::user::local_caller;
+use portcullis::host::approver::{ApproverKey, Shown, VARIABLE};
+use portcullis::host::user::{local_caller, local_roles};
 use portcullis::host::wire;
 use portcullis::model::caller::Caller;
+use portcullis::model::role::Role;
 use portcullis::model::text::shown;
 use portcullis::model::verdict::Remember;
 use portcullis::ports::asks::{Answer, AskState, Asks, Decision, Delivery, KeptAsk, NotAnswered};
@@ -26,6 +28,17 @@ use super::terminal::Terminal;
 
 /// The most characters of a name that are shown.
 const SHOWN: usize = 256;
+
+/// What helps whoever has not the role that a layer wants.
+const OTHER_ROLE: &str = "somebody with that role can allow it: at a terminal of a user in that group, or with an approver key \
+                          that carries it";
+
+/// Who allows, and with which roles (R20).
+#[derive(Default)]
+struct Approver {
+    name: String,
+    roles: BTreeSet<Role>,
+}
 
 /// What the commands work on.
 struct Counter {
@@ -131,19 +144,20 @@ impl Counter {
             return Err(self.refused(&ask, NotAnswered::NotOffered(self.offered(&ask))));
         }
         if ask.is_open(self.now_ms) {
-            let approver = self.approver(&ask, scope)?;
-            return self.answer(global, &ask, Decision::Allow(remember), approver);
+            let by = self.approver(&ask, scope)?;
+            return self.answer(global, &ask, Decision::Allow(remember), by);
         }
-        self.answer(global, &ask, Decision::Allow(remember), String::new())
+        self.answer(global, &ask, Decision::Allow(remember), Approver::default())
     }
 
     fn deny(&self, global: &Global, id: &str) -> Result<Exit, Trouble> {
         let ask = self.find(id)?;
-        self.answer(global, &ask, Decision::Deny, format!("`approvals deny` of user {}", self.caller.principal))
+        let name = format!("`approvals deny` of user {}", self.caller.principal);
+        self.answer(global, &ask, Decision::Deny, Approver { name, roles: BTreeSet::new() })
     }
 
-    fn answer(&self, global: &Global, ask: &KeptAsk, decision: Decision, approver: String) -> Result<Exit, Trouble> {
-        let answer = Answer { decision, approver, own: false };
+    fn answer(&self, global: &Global, ask: &KeptAsk, decision: Decision, by: Approver) -> Result<Exit, Trouble> {
+        let answer = Answer { decision, approver: by.name, roles: by.roles, own: false };
         // The person has taken time to type: the present counts.
         let clock = portcullis::adapters::clock::SystemClock;
         let now_ms = u64::try_from(clock.now().as_millisecond()).unwrap_or(self.now_ms);
@@ -176,21 +190,27 @@ impl Counter {
             NotAnswered::Expired | NotAnswered::TooLate(_) => {
                 Trouble::new(Exit::Unavailable, what).hint("let the call be made again")
             }
+            NotAnswered::WithoutRole(_) => Trouble::new(Exit::Refused, what).hint(OTHER_ROLE),
             NotAnswered::Unknown => Trouble::new(Exit::Unavailable, what),
             NotAnswered::Failed(_) => Trouble::new(Exit::Failed, what),
         }
     }
 
     /// Who allows (R20).
-    fn approver(&self, ask: &KeptAsk, scope: Scope) -> Result<String, Trouble> {
+    fn approver(&self, ask: &KeptAsk, scope: Scope) -> Result<Approver, Trouble> {
         if let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) {
             let key = self.key.as_ref().ok_or_else(no_place)?;
-            return match key.is(&given.to_string_lossy()).map_err(failed)? {
-                Some(true) => Ok("approver key".to_owned()),
-                Some(false) => Err(Trouble::new(Exit::Refused, format!("{VARIABLE} is not the approver key"))),
-                None => Err(Trouble::new(Exit::Refused, "no approver key is set")
+            return match key.look_at(&given.to_string_lossy()).map_err(failed)? {
+                Shown::Key(roles) => Ok(Approver { name: "approver key".to_owned(), roles }),
+                Shown::Other => Err(Trouble::new(Exit::Refused, format!("{VARIABLE} is not the approver key"))),
+                Shown::NoKey => Err(Trouble::new(Exit::Refused, "no approver key is set")
                     .hint("run `portcullis approvals key set` in a terminal")),
             };
+        }
+        // Nobody types a code for what cannot count.
+        let roles = local_roles();
+        if let Some(why) = ask.question.wants_other_than(&roles) {
+            return Err(self.refused(ask, NotAnswered::WithoutRole(why)));
         }
         let scope = match scope {
             Scope::Once => "once",
@@ -198,7 +218,7 @@ impl Counter {
             Scope::Always => "always",
         };
         let text = format!("{}\n\nThis allows it {scope}.", question_text(&ask.question));
-        self.confirmed(&text, "allow this")
+        Ok(Approver { name: self.confirmed(&text, "allow this")?, roles })
     }
 
     /// Has the person at the terminal type a code, and returns who that is.
@@ -266,11 +286,17 @@ impl Counter {
     fn key(&self, wanted: &args::ApproverKey) -> Result<Exit, Trouble> {
         let key = self.key.as_ref().ok_or_else(no_place)?;
         match wanted {
-            args::ApproverKey::Set => {
-                let text = "Whoever has the approver key can allow calls without a terminal. A key that was set before \
-                            will be worth nothing.";
-                self.confirmed(text, "make a key")?;
-                let made = key.set().map_err(failed)?;
+            args::ApproverKey::Set { roles } => {
+                let roles: BTreeSet<Role> = roles.iter().cloned().collect();
+                let mut text =
+                    "Whoever has the approver key can allow calls without a terminal. A key that was set before \
+                                will be worth nothing."
+                        .to_owned();
+                for role in &roles {
+                    text.push_str(&format!("\nIt carries the role: {}", shown(role.as_str(), SHOWN)));
+                }
+                self.confirmed(&text, "make a key")?;
+                let made = key.set(&roles).map_err(failed)?;
                 // Nowhere but at the terminal: what a program can read of this command is not the key.
                 let broken = |error| Trouble::caused(Exit::Failed, "the terminal cannot be used", &error);
                 let mut terminal = Terminal::controlling()

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use portcullis::model::role::Role;
 
 use super::record_args::{Audit, Diff, Replay};
 
@@ -317,10 +318,17 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApproverKey {
     /// Make a new key; it is shown once, at the terminal, and replaces an older one
+    ///
+    /// What a layer asks of certain roles only (`approvals.roles`) is allowed by a key that carries one of them.
     #[command(after_long_help = "\
-Example:
-  portcullis approvals key set")]
-    Set,
+Examples:
+  portcullis approvals key set
+  portcullis approvals key set --role security --role on-call")]
+    Set {
+        /// A role that the key carries; may be given several times
+        #[arg(long = "role", value_name = "ROLE", value_parser = Role::parse)]
+        roles: Vec<Role>,
+    },
     /// Remove the key: only terminals can allow
     #[command(after_long_help = "\
 Example:

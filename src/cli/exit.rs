@@ -53,6 +53,7 @@ impl Exit {
             | Code::ReviewDenied
             | Code::ReviewTimedOut
             | Code::ReviewFailed
+            | Code::Interrupted
             | Code::GrantSpent
             | Code::AskExpired
             | Code::AskCancelled

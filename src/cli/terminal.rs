@@ -4,6 +4,7 @@
 //! without that, nobody can be asked, and what needs an answer is refused. Only a line that is one of the offered answers
 //! chooses anything (R20). Nothing that a server wrote reaches the terminal with control characters in it.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read, Write as _};
 use std::sync::Arc;
@@ -11,9 +12,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use portcullis::gateway::question::{Choice, question_text};
+use portcullis::host::user::local_roles;
 use portcullis::model::posture::Channel;
+use portcullis::model::role::Role;
 use portcullis::model::verdict::Remember;
-use portcullis::ports::reviewer::{NobodyThere, Question, Reply, Reviewer};
+use portcullis::ports::reviewer::{NobodyThere, Question, Reply, Reviewer, Roles};
 
 /// How many lines that choose nothing are taken before the question counts as declined.
 const TRIES: usize = 3;
@@ -69,7 +72,7 @@ impl Terminal {
         Ok(self.line()?.is_some_and(|line| line == code))
     }
 
-    fn ask(&mut self, question: &Question) -> io::Result<Reply> {
+    fn ask(&mut self, question: &Question, roles: &BTreeSet<Role>) -> io::Result<Reply> {
         let offered = Choice::offered(question);
         let letters: Vec<String> =
             offered.iter().map(|choice| format!("{} = {}", letter(*choice), choice.word())).collect();
@@ -84,8 +87,9 @@ impl Terminal {
                 Some(Choice::Allow(remember)) => {
                     return Ok(Reply::Allowed {
                         remember: *remember,
-                        approver: "terminal".to_owned(),
+                        approver: question.named("terminal", roles),
                         channel: Channel::Terminal,
+                        roles: Roles::Of(roles.clone()),
                     });
                 }
                 Some(Choice::Decline) => return Ok(Reply::Declined),
@@ -111,18 +115,21 @@ fn letter(choice: Choice) -> &'static str {
     }
 }
 
-/// Asks at the terminal, one question at a time.
-pub(crate) struct TerminalReviewer(Arc<Mutex<Terminal>>);
+/// Asks at the terminal, one question at a time. Whoever sits there has the roles of the system's user.
+pub(crate) struct TerminalReviewer {
+    terminal: Arc<Mutex<Terminal>>,
+    roles: BTreeSet<Role>,
+}
 
 #[async_trait]
 impl Reviewer for TerminalReviewer {
     async fn ask(&self, question: &Question) -> Reply {
-        if !question.may_be_answered_by(Channel::Terminal) {
+        if !question.may_be_answered_by(Channel::Terminal) || question.wants_other_than(&self.roles).is_some() {
             return Reply::Nobody;
         }
-        let (terminal, question) = (Arc::clone(&self.0), question.clone());
+        let (terminal, question, roles) = (Arc::clone(&self.terminal), question.clone(), self.roles.clone());
         // A thread that waits for a key cannot be interrupted; it ends with the process.
-        let asked = tokio::task::spawn_blocking(move || terminal.lock().ask(&question)).await;
+        let asked = tokio::task::spawn_blocking(move || terminal.lock().ask(&question, &roles)).await;
         match asked {
             Ok(Ok(reply)) => reply,
             // A terminal that cannot be read or written has nobody behind it.
@@ -134,7 +141,7 @@ impl Reviewer for TerminalReviewer {
 /// Whoever can be asked by this process.
 pub(crate) fn reviewer() -> Arc<dyn Reviewer> {
     match Terminal::any() {
-        Some(terminal) => Arc::new(TerminalReviewer(Arc::new(Mutex::new(terminal)))),
+        Some(terminal) => Arc::new(TerminalReviewer { terminal: Arc::new(Mutex::new(terminal)), roles: local_roles() }),
         None => Arc::new(NobodyThere),
     }
 }
@@ -165,6 +172,8 @@ mod tests {
             kind: Kind::Tool,
             tool: ToolRef::parse("files/write").unwrap(),
             title: None,
+            description: None,
+            connector: None,
             arguments: "{}".to_owned(),
             files: Vec::new(),
             changes: [].into(),
@@ -187,13 +196,15 @@ mod tests {
             reviewers: Reviewers::PERSON,
             options: vec![Remember::Never, Remember::Session],
             channels: Channel::ALL.into(),
+            roles: Vec::new(),
             deadline: Duration::from_secs(1),
         }
     }
 
     fn answered(typed: &'static str) -> (Reply, String) {
         let mut shown = tempfile::tempfile().unwrap();
-        let reply = Terminal::over(typed.as_bytes(), shown.try_clone().unwrap()).ask(&question()).unwrap();
+        let reply =
+            Terminal::over(typed.as_bytes(), shown.try_clone().unwrap()).ask(&question(), &BTreeSet::new()).unwrap();
         let mut text = String::new();
         io::Seek::rewind(&mut shown).unwrap();
         shown.read_to_string(&mut text).unwrap();
@@ -202,8 +213,12 @@ mod tests {
 
     #[test]
     fn r20_only_an_offered_answer_chooses() {
-        let allowed =
-            |remember| Reply::Allowed { remember, approver: "terminal".to_owned(), channel: Channel::Terminal };
+        let allowed = |remember| Reply::Allowed {
+            remember,
+            approver: "terminal".to_owned(),
+            channel: Channel::Terminal,
+            roles: Roles::none(),
+        };
         assert_eq!(answered("a\n").0, allowed(Remember::Never));
         assert_eq!(answered("allow-for-session\n").0, allowed(Remember::Session));
         assert_eq!(answered("yes\n\ns\n").0, allowed(Remember::Session));
@@ -250,7 +265,7 @@ mod tests {
 
     #[test]
     fn r20_a_code_is_six_digits_and_fresh() {
-        let codes: std::collections::BTreeSet<String> = (0..32).map(|_| code()).collect();
+        let codes: BTreeSet<String> = (0..32).map(|_| code()).collect();
         assert!(codes.iter().all(|code| code.len() == 6 && code.bytes().all(|c| c.is_ascii_digit())));
         assert!(codes.len() > 16, "codes repeat");
     }

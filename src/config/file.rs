@@ -19,6 +19,7 @@ use super::telemetry::TelemetryTable;
 use crate::model::layer::LayerKind;
 use crate::model::media::Modality;
 use crate::model::posture::{ApprovalPolicy, Channel, Profile, Reviewer};
+use crate::model::role::{MAX_ROLES, Role};
 
 /// Sections of the design that this version does not enforce. A restriction nobody enforces is worse than an error.
 pub const NOT_ENFORCED: [&str; 1] = ["granular"];
@@ -95,6 +96,8 @@ pub struct ApprovalsTable {
     pub queue: Option<bool>,
     /// Who may answer what this layer asks, of `elicitation` (the client of the session), `terminal` (that of the process which makes the call), `queue` (`portcullis approvals`) and `program` (one that embeds the host). Where several layers ask, only those that all of them name (R20). Unset: everybody.
     pub channels: Option<BTreeSet<Channel>>,
+    /// What whoever allows what this layer asks must be: one of these roles. At a terminal and in the queue the groups of the system's user count, or the roles of the approver key (`approvals key set --role`); of the session's client the groups that its authentication vouches for, which a local process has none of. Where several layers ask, one role of each of them that names some (R20). Unset: everybody.
+    pub roles: Option<BTreeSet<Role>>,
 }
 
 /// When the gateway's tools are found by search.
@@ -149,6 +152,11 @@ impl Settings {
             let message =
                 "names nobody, so that nothing could ever be agreed to; name a channel, or set `approval_policy`";
             faults.push(("approvals.channels", message.to_owned()));
+        }
+        if let Some(roles) = self.approvals.as_ref().and_then(|a| a.roles.as_ref())
+            && !(1..=MAX_ROLES).contains(&roles.len())
+        {
+            faults.push(("approvals.roles", format!("must name 1 to {MAX_ROLES} roles")));
         }
         let limits = self.limits.clone().unwrap_or_default();
         if let Some(fault) = limits.ask_timeout_sec.and_then(|v| super::server_keys::seconds(v).err()) {

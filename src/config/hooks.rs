@@ -318,8 +318,13 @@ fn may_run(layer: &Layer, sources: &[requirements::Source]) -> Result<(), String
     }
 }
 
-/// Finds a hook's program, and what must stay as it is.
-fn find(layer: &Layer, words: &[String], path: Option<&OsStr>, digests: &mut Digests) -> Result<HookFile, String> {
+/// Finds the program of a hook or of a reviewer, and what must stay as it is.
+pub(super) fn find(
+    layer: &Layer,
+    words: &[String],
+    path: Option<&OsStr>,
+    digests: &mut Digests,
+) -> Result<HookFile, String> {
     let command = words.first().map(String::as_str).unwrap_or_default();
     let found = find_executable(command, &layer.folder, path)?;
     let program = whole(&found)?;
@@ -351,14 +356,14 @@ fn find(layer: &Layer, words: &[String], path: Option<&OsStr>, digests: &mut Dig
 }
 
 /// An absolute path without `.` and `..`, as trust spells it.
-fn whole(path: &Path) -> Result<PathBuf, String> {
+pub(super) fn whole(path: &Path) -> Result<PathBuf, String> {
     let absolute = std::path::absolute(path).map_err(|error| format!("has no whole path: {error}"))?;
     Ok(trust::lexical(&absolute))
 }
 
 /// Digests of programs, each made once: several hooks often have the same.
 #[derive(Default)]
-struct Digests(BTreeMap<PathBuf, Result<Digest, String>>);
+pub(super) struct Digests(BTreeMap<PathBuf, Result<Digest, String>>);
 
 impl Digests {
     fn of(&mut self, program: &Path) -> Result<Digest, String> {

@@ -14,14 +14,14 @@ use super::parse::parse;
 use super::plugins::path_of;
 use super::policy_keys::PolicyLimitsTable;
 use super::problem::Problem;
-use super::requirements_keys::{LayerName, RequirementsTable, ServerRequirement, anchored};
+use super::requirements_keys::{LayerName, RequirementsTable, ReviewerName, ServerRequirement, anchored};
 use super::server::{ResolvedServer, StdioLaunch, Transport};
 use super::signature::{PublicKey, Signature};
 use super::stack::{Layer, Resolved};
 use super::template::Template;
 use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
-use crate::model::posture::{ApprovalMode, ApprovalPolicy, Profile};
+use crate::model::posture::{ApprovalMode, ApprovalPolicy, Profile, Reviewer};
 use crate::model::verdict::OnFailure;
 
 /// Whether a kind of layer may have `[requirements]`.
@@ -107,6 +107,11 @@ pub(crate) fn restrict(layers: &mut [Layer], sources: &[Source], problems: &mut 
         for source in sources.iter().filter(|source| source.restricts(&definer)) {
             choices(layer, source, problems);
         }
+        // Who permits the auto reviewer alone demands it (approval-results 3.3 rule 1): it is that layer's own choice.
+        let demands = |source: &Source| source.table.approvals_reviewers == Some([ReviewerName::AutoReview].into());
+        if sources.iter().any(|source| source.layer == layer.reference && demands(source)) {
+            layer.file.settings.approvals_reviewer.get_or_insert(Reviewer::AutoReview);
+        }
     }
 }
 
@@ -119,6 +124,21 @@ fn choices(layer: &mut Layer, source: &Source, problems: &mut Vec<Problem>) {
     let profiles: Option<BTreeSet<_>> =
         table.permission_profiles.as_ref().map(|s| s.iter().map(|n| n.value() as u8).collect());
     let settings = &mut layer.file.settings;
+    let mut reviewer = |key: String, own: &mut Option<Reviewer>| {
+        if let (Some(chosen), Some(permitted)) = (*own, &table.approvals_reviewers)
+            && !permitted.iter().any(|name| name.value() == chosen)
+        {
+            let instead = permitted.iter().next().map_or("user", |name| name.as_str());
+            // The choice of a person is void where only the auto reviewer may be chosen: what is demanded is said above.
+            *own = (chosen == Reviewer::AutoReview).then_some(Reviewer::User);
+            refused.push((key, "approvals_reviewers", instead));
+        }
+    };
+    reviewer("approvals_reviewer".to_owned(), &mut settings.approvals_reviewer);
+    for (id, app) in settings.apps.iter_mut().flatten() {
+        let path = super::parse::join("apps", id);
+        reviewer(format!("{path}.approvals_reviewer"), &mut app.approvals_reviewer);
+    }
     if let (Some(own), Some(permitted)) = (&mut settings.approval_policy, &policies)
         && *own != ApprovalPolicy::Untrusted
         && !permitted.contains(&(*own as u8))
@@ -213,6 +233,13 @@ pub(crate) fn refused_hooks(layer: &LayerRef, sources: &[Source]) -> Option<Stri
     let mut above = sources.iter().filter(|source| source.restricts(layer));
     let by = above.find(|source| source.table.hooks == Some(false))?;
     Some(format!("refused by {}", by.named("hooks")))
+}
+
+/// Returns which requirement says that a layer's auto reviewer is not asked.
+pub(crate) fn refused_reviewer(layer: &LayerRef, sources: &[Source]) -> Option<String> {
+    let mut above = sources.iter().filter(|source| source.restricts(layer));
+    let by = above.find(|source| source.table.reviewers == Some(false))?;
+    Some(format!("refused by {}", by.named("reviewers")))
 }
 
 /// Whether a requirement says that the failure of what a layer brings is a refusal.

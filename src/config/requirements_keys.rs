@@ -12,7 +12,7 @@ use super::signature::PublicKey;
 use crate::model::digest::Digest;
 use crate::model::layer::LayerKind;
 use crate::model::name::ServerName;
-use crate::model::posture::{ApprovalMode, ApprovalPolicy, Profile};
+use crate::model::posture::{ApprovalMode, ApprovalPolicy, Profile, Reviewer};
 use crate::model::text::shown;
 use crate::model::verdict::OnFailure;
 
@@ -36,10 +36,14 @@ pub struct RequirementsTable {
     pub approval_policies: Option<BTreeSet<PolicyName>>,
     /// The only approval modes that may be chosen. Any other choice counts as `prompt`.
     pub approval_modes: Option<BTreeSet<ModeName>>,
+    /// Who may be chosen to answer asks, of `user` and `auto_review`. `["user"]`: no auto reviewer stands in for a person; any other choice counts as `user`. `["auto_review"]`: every ask that names nobody is for the auto reviewer; any other choice is void.
+    pub approvals_reviewers: Option<BTreeSet<ReviewerName>>,
     /// The only permission profiles that may be chosen. Any other choice counts as `read-only`.
     pub permission_profiles: Option<BTreeSet<ProfileName>>,
     /// `false`: hooks are not run. They stay in their places, so that each counts as one that failed (R1).
     pub hooks: Option<bool>,
+    /// `false`: auto reviewers (`[reviewer]`) are not asked. They stay in their places, so that each counts as one that failed and allows nothing (R1).
+    pub reviewers: Option<bool>,
     /// `deny`: a component's failure is never an ask, and no call goes on without a hook that failed.
     pub on_failure: Option<OnFailure>,
     /// The most that components may use.
@@ -235,6 +239,12 @@ named! {
     }
 }
 named! {
+    /// Who answers asks, by name.
+    ReviewerName: Reviewer {
+        User "user" => Reviewer::User, AutoReview "auto_review" => Reviewer::AutoReview,
+    }
+}
+named! {
     /// A permission profile, by name.
     ProfileName: Profile {
         ReadOnly "read-only" => Profile::ReadOnly, Workspace "workspace" => Profile::Workspace, Full "full" => Profile::Full,
@@ -267,6 +277,9 @@ impl RequirementsTable {
         }
         if limits.memory_mib.is_some_and(|n| !(1..=64).contains(&n)) {
             faults.push(("limits.memory_mib".to_owned(), "must lie between 1 and 64".to_owned()));
+        }
+        if self.approvals_reviewers.as_ref().is_some_and(BTreeSet::is_empty) {
+            faults.push(("approvals_reviewers".to_owned(), "names nobody; name `user` or `auto_review`".to_owned()));
         }
         for (index, server) in self.servers.iter().flatten().enumerate().take(MAX_ENTRIES) {
             faults.extend(server.fault().map(|fault| (format!("servers[{index}]"), fault)));

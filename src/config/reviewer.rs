@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use url::Url;
 
-use super::identity::find_executable;
+use super::hooks::{self, Digests};
 use super::policy_keys::is_policy_name;
 use super::problem::Problem;
 use super::stack::Layer;
 use super::template::is_variable_name;
-use super::{endpoint, server_keys};
+use super::{endpoint, requirements, server_keys};
 use crate::model::digest::Digest;
 use crate::model::here::is_private;
 use crate::model::layer::LayerRef;
@@ -160,6 +160,8 @@ pub struct ReviewerEntry {
     pub kind: ReviewerKind,
     /// How it is asked, or what is wrong with it: then it allows nothing.
     pub way: Result<ReviewerWay, String>,
+    /// Where its program is looked for, there or not; none: on `PATH`, or it has none.
+    pub place: Option<PathBuf>,
     /// Digest over all of this. Values of variables are not in it.
     pub digest: Digest,
 }
@@ -177,7 +179,8 @@ pub enum ReviewerWay {
         folder: PathBuf,
         /// The variable that is handed on.
         key_env: Option<String>,
-        /// What trust bound, of a trusted project's: every file must still be this when it is started (R7).
+        /// What must be as it was when the configuration was read, at each start: the program, unless root keeps it, and what trust
+        /// bound of a trusted project's (R7).
         bound: BTreeMap<PathBuf, Option<Digest>>,
     },
     /// A model behind HTTP.
@@ -195,15 +198,36 @@ pub enum ReviewerWay {
     Sampling,
 }
 
+impl ReviewerEntry {
+    /// Returns the files whose change changes what the reviewer is, or whether it can run.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let found = self.way.iter().flat_map(|way| match way {
+            ReviewerWay::Command { program, bound, .. } => bound.keys().chain([program]).collect(),
+            ReviewerWay::Http { .. } | ReviewerWay::Sampling => Vec::new(),
+        });
+        found.chain(&self.place).map(PathBuf::as_path)
+    }
+}
+
 /// Returns the reviewers of all layers, most trusted layer first (R1). What is wrong with one is a problem, too.
-pub(super) fn resolve(layers: &[Layer], path: Option<&OsStr>, problems: &mut Vec<Problem>) -> Vec<ReviewerEntry> {
+pub(super) fn resolve(
+    layers: &[Layer],
+    sources: &[requirements::Source],
+    path: Option<&OsStr>,
+    problems: &mut Vec<Problem>,
+) -> Vec<ReviewerEntry> {
     let mut ordered: Vec<&Layer> = layers.iter().rev().collect();
     ordered.sort_by_key(|layer| std::cmp::Reverse(layer.definer.kind()));
     let tables = ordered.into_iter().filter_map(|layer| Some((layer, layer.file.settings.reviewer.as_ref()?)));
-    tables.map(|(layer, table)| entry(layer, table, path, problems)).collect()
+    tables.map(|(layer, table)| entry(layer, table, (sources, path), problems)).collect()
 }
 
-fn entry(layer: &Layer, table: &ReviewerTable, path: Option<&OsStr>, problems: &mut Vec<Problem>) -> ReviewerEntry {
+fn entry(
+    layer: &Layer,
+    table: &ReviewerTable,
+    (sources, path): (&[requirements::Source], Option<&OsStr>),
+    problems: &mut Vec<Problem>,
+) -> ReviewerEntry {
     let timeout = table.timeout_sec.map(|value| match value <= MAX_SECONDS {
         true => server_keys::seconds(value),
         false => Err("must be more than 0 and at most 90 seconds".to_owned()),
@@ -214,8 +238,9 @@ fn entry(layer: &Layer, table: &ReviewerTable, path: Option<&OsStr>, problems: &
         }
         _ => Ok(()),
     };
-    let timed = timeout.clone().transpose().map_err(|why| ("timeout_sec", why));
-    let way = named.and(timed).and_then(|_| way(layer, table, path)).map_err(|(key, message)| {
+    let timed = timeout.clone().transpose().map(drop).map_err(|why| ("timeout_sec", why));
+    let permitted = requirements::refused_reviewer(&layer.definer, sources).map_or(Ok(()), |why| Err(("", why)));
+    let way = named.and(timed).and(permitted).and_then(|()| way(layer, table, path)).map_err(|(key, message)| {
         let key = if key.is_empty() { NAME.to_owned() } else { format!("{NAME}.{key}") };
         let line = layer.file.lines.get(&key).or_else(|| layer.file.lines.get(NAME)).copied();
         let problem = Problem::at(&layer.reference, line, &key, message);
@@ -235,7 +260,11 @@ fn entry(layer: &Layer, table: &ReviewerTable, path: Option<&OsStr>, problems: &
     };
     let told = json!([layer.definer, name, kind, appeal, timeout.map(|time| time.as_millis() as u64), told]);
     let digest = Digest::of(told.to_string().as_bytes());
-    ReviewerEntry { layer: layer.definer.clone(), may_allow: layer.may_allow, name, appeal, timeout, kind, way, digest }
+    let words = table.words();
+    let place = words.first().filter(|program| program.contains('/'));
+    let place = place.and_then(|program| hooks::whole(&layer.folder.join(program)).ok());
+    let (layer, may_allow) = (layer.definer.clone(), layer.may_allow);
+    ReviewerEntry { layer, may_allow, name, appeal, timeout, kind, way, place, digest }
 }
 
 /// Key below the table, and message.
@@ -265,10 +294,10 @@ fn way(layer: &Layer, table: &ReviewerTable, path: Option<&OsStr>) -> Result<Rev
         ReviewerKind::Command => {
             let words = table.command.as_ref().map_or(Err("is missing"), CommandLine::words);
             let words = words.map_err(|why| ("command", why.to_owned()))?;
-            let program = words.first().map(String::as_str).unwrap_or_default();
-            let program = find_executable(program, &layer.folder, path).map_err(|why| ("command", why))?;
-            let bound = layer.pins.clone().unwrap_or_default();
-            Ok(ReviewerWay::Command { program, words, folder: layer.folder.clone(), key_env, bound })
+            let file = hooks::find(layer, &words, path, &mut Digests::default()).map_err(|why| ("command", why))?;
+            let mut bound = layer.pins.clone().unwrap_or_default();
+            bound.extend(file.bound);
+            Ok(ReviewerWay::Command { program: file.path, words, folder: layer.folder.clone(), key_env, bound })
         }
         ReviewerKind::Http => {
             let url = table.url.as_deref().ok_or_else(|| ("url", "is missing".to_owned()))?;

@@ -113,6 +113,10 @@ impl List<'_> {
                 let words: Vec<String> = channels.iter().map(|channel| channel.as_str().to_owned()).collect();
                 self.push("approvals.channels", words, &own.layer);
             }
+            if let Some(roles) = &own.roles {
+                let words: Vec<String> = roles.iter().map(|role| role.as_str().to_owned()).collect();
+                self.push("approvals.roles", words, &own.layer);
+            }
             if let Some(strict) = own.strict_review {
                 self.push("strict_auto_review", strict, &own.layer);
             }

@@ -306,7 +306,7 @@ fn merge(
     let hooks = hooks::resolve(&ordered, &sources, places.path.as_deref(), &mut problems);
     let files = files::resolve(layers, &mut problems);
     let telemetry = telemetry::resolve(layers, &mut problems);
-    let reviewers = reviewer::resolve(layers, places.path.as_deref(), &mut problems);
+    let reviewers = reviewer::resolve(layers, &sources, places.path.as_deref(), &mut problems);
     warnings.extend(super::matcher::unmatched_servers(layers, &servers));
     warnings.extend(super::lock::stale(layers));
     Resolved {
@@ -370,6 +370,7 @@ fn posture(layer: &Layer, servers: &BTreeMap<ServerName, ResolvedServer>) -> Lay
         reviewer: settings.approvals_reviewer,
         app_reviewers: apps::reviewers(settings.apps.as_ref()),
         channels: settings.approvals.as_ref().and_then(|approvals| approvals.channels.clone()),
+        roles: settings.approvals.as_ref().and_then(|approvals| approvals.roles.clone()),
         modes,
         ..LayerPosture::silent(layer.reference.clone(), layer.may_allow)
     }

@@ -20,7 +20,6 @@ use super::parked::{self, Retry};
 use super::progress::{self, Steps};
 use super::relay::{Asking, ClientQuestions};
 use super::rounds::{self, Ended, Run};
-use super::waiting::Telling;
 use super::way::Way;
 use crate::adapters::mcp::client_side::Incoming;
 use crate::host::session::SessionCall;
@@ -74,11 +73,9 @@ pub(super) async fn run(
     }
     let mut call = SessionCall::new(target, arguments);
     let mut steps = None;
-    let mut told = None;
     if let Some(token) = context.meta.get_progress_token() {
         let (sink, out) =
             progress::channel(token, context.peer.clone(), Arc::clone(&gate.session), call.target.clone());
-        told = Some(sink.clone());
         call.progress = Some(Arc::new(sink));
         steps = Some(out);
     }
@@ -100,16 +97,15 @@ pub(super) async fn run(
         call.questions = Some(Arc::new(ClientQuestions::new(way.clone(), asking, answerable, hung_up)));
     }
     let client = context.client_info().map(|client| client.name).unwrap_or_default();
-    let person: Arc<dyn Reviewer> = Arc::new(ElicitationReviewer::by(way, &client, answerable, gate.hung_up.clone()));
+    let person: Arc<dyn Reviewer> = Arc::new(
+        ElicitationReviewer::by(way, &client, answerable, gate.hung_up.clone())
+            .with_roles(gate.session.caller().roles()),
+    );
     let person = match &gate.desk {
         Some(desk) => desk.beside(person),
         None => person,
     };
-    // In rounds there is no request open while the person is asked.
-    call.reviewer = Some(match told.filter(|_| binding.is_none()) {
-        Some(told) => Arc::new(Telling::new(person, told)),
-        None => person,
-    });
+    call.reviewer = Some(person);
     call.client_meta.clone_from(&context.meta.0.0);
     let size = serde_json::to_vec(&call.client_meta).map_or(usize::MAX, |text| text.len());
     if size > MAX_META {

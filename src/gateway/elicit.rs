@@ -6,6 +6,8 @@
 //!
 //! In the stateless era the same question is the result of the call.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -21,9 +23,11 @@ use super::question::{Choice, question_text};
 use super::way::Way;
 use crate::model::answerable::Answerable;
 use crate::model::posture::Channel;
+use crate::model::role::Role;
 use crate::model::text::shown;
 use crate::model::verdict::Remember;
-use crate::ports::reviewer::{Question, Reply, Reviewer};
+use crate::ports::approval::Kind;
+use crate::ports::reviewer::{Question, Reply, Reviewer, Roles};
 
 /// What asks.
 const METHOD: &str = "elicitation/create";
@@ -35,6 +39,8 @@ pub struct ElicitationReviewer {
     way: Way,
     /// Who answers, in words for the record.
     approver: String,
+    /// What they are, as far as the authentication vouches for it (R20).
+    roles: BTreeSet<Role>,
     can_ask: bool,
     hung_up: CancellationToken,
 }
@@ -51,7 +57,17 @@ impl ElicitationReviewer {
     /// The same for a client that is asked in this way; `client` is what it calls itself.
     pub(super) fn by(way: Way, client: &str, answerable: Answerable, hung_up: CancellationToken) -> Self {
         let approver = format!("elicitation by client `{}`", shown(client, 64));
-        Self { way, approver, can_ask: answerable.forms, hung_up }
+        Self { way, approver, roles: BTreeSet::new(), can_ask: answerable.forms, hung_up }
+    }
+
+    /// The same, for a person of whom the authentication says that they have these roles (R20).
+    #[must_use]
+    pub fn with_roles(self, roles: BTreeSet<Role>) -> Self {
+        Self { roles, ..self }
+    }
+
+    fn reply(&self, question: &Question, answer: &Value) -> Reply {
+        reply(question, answer, &self.approver, &self.roles)
     }
 
     async fn exchange(&self, question: &Question) -> Reply {
@@ -60,9 +76,7 @@ impl ElicitationReviewer {
             Way::Results(_) => {
                 return match self.way.park(METHOD, params(question), question.deadline).await {
                     // Of another shape, or missing, an answer chooses nothing.
-                    Some(Told::Result(text)) => {
-                        reply(question, &serde_json::from_str(&text).unwrap_or_default(), &self.approver)
-                    }
+                    Some(Told::Result(text)) => self.reply(question, &serde_json::from_str(&text).unwrap_or_default()),
                     Some(Told::Missing) => Reply::Declined,
                     Some(Told::NoRoom) => Reply::Nobody,
                     None => Reply::Cancelled,
@@ -80,7 +94,7 @@ impl ElicitationReviewer {
         };
         let mut asked = Asked(Some(handle));
         match asked.answer().await {
-            Ok(answer) => reply(question, &serde_json::to_value(answer).unwrap_or_default(), &self.approver),
+            Ok(answer) => self.reply(question, &serde_json::to_value(answer).unwrap_or_default()),
             // It declared that it can ask, and says now that it cannot.
             Err(ServiceError::McpError(error)) => {
                 tracing::warn!(code = error.code.0, "the client refused to ask");
@@ -94,7 +108,7 @@ impl ElicitationReviewer {
 /// Returns what the result of an elicitation chooses (approval-results 5.3, under R20): of what was offered, by the form or by
 /// the key `persist` that clients know which know approval requests; where both say something, the narrower. Anything else is
 /// a refusal.
-fn reply(question: &Question, answer: &Value, approver: &str) -> Reply {
+fn reply(question: &Question, answer: &Value, approver: &str, roles: &BTreeSet<Role>) -> Reply {
     match answer.get("action").and_then(Value::as_str) {
         Some("accept") => {}
         Some("cancel") => return Reply::Cancelled,
@@ -122,7 +136,12 @@ fn reply(question: &Question, answer: &Value, approver: &str) -> Reply {
     });
     // One refusal among them refuses; nothing said chooses nothing.
     match allows.collect::<Option<Vec<_>>>().and_then(|allowed| allowed.into_iter().min()) {
-        Some(remember) => Reply::Allowed { remember, approver: approver.to_owned(), channel: Channel::Elicitation },
+        Some(remember) => Reply::Allowed {
+            remember,
+            approver: question.named(approver, roles),
+            channel: Channel::Elicitation,
+            roles: Roles::Of(roles.clone()),
+        },
         None => Reply::Declined,
     }
 }
@@ -130,7 +149,9 @@ fn reply(question: &Question, answer: &Value, approver: &str) -> Reply {
 #[async_trait]
 impl Reviewer for ElicitationReviewer {
     async fn ask(&self, question: &Question) -> Reply {
-        if !self.can_ask || !question.may_be_answered_by(Channel::Elicitation) {
+        let may_answer =
+            question.may_be_answered_by(Channel::Elicitation) && question.wants_other_than(&self.roles).is_none();
+        if !self.can_ask || !may_answer {
             return Reply::Nobody;
         }
         tokio::select! {
@@ -185,9 +206,13 @@ fn params(question: &Question) -> Value {
     params
 }
 
-/// What clients that know approval requests read (approval-results 5.2).
+/// What clients that know approval requests read (approval-results 5.2). What is no call of a tool is none of those requests:
+/// such a client must not show an answer to a server as a call.
 fn meta(question: &Question) -> Map<String, Value> {
     let mut meta = Map::new();
+    if question.kind != Kind::Tool {
+        return meta;
+    }
     meta.insert("codex_approval_kind".to_owned(), json!("mcp_tool_call"));
     let offers = |remember| question.options.contains(&remember);
     let persist = match (offers(Remember::Session), offers(Remember::Always)) {
@@ -197,7 +222,15 @@ fn meta(question: &Question) -> Map<String, Value> {
         (false, false) => None,
     };
     meta.extend(persist.map(|persist| ("persist".to_owned(), persist)));
-    meta.extend(question.title.as_deref().map(|title| ("tool_title".to_owned(), json!(title))));
+    let mut put = |key: &str, text: Option<&str>| meta.extend(text.map(|text| (key.to_owned(), json!(text))));
+    put("tool_title", question.title.as_deref());
+    put("tool_description", question.description.as_deref());
+    if let Some(connector) = &question.connector {
+        put("source", Some("connector"));
+        put("connector_id", Some(&connector.id));
+        put("connector_name", connector.name.as_deref());
+        put("connector_description", connector.description.as_deref());
+    }
     // A text that was cut or escaped is no JSON any more, and is in the message only.
     if let Ok(Value::Object(arguments)) = serde_json::from_str(&question.arguments)
         && !arguments.is_empty()
@@ -213,6 +246,9 @@ fn meta(question: &Question) -> Map<String, Value> {
 mod tests {
     use super::*;
     use crate::gateway::question::tests::question;
+    use crate::model::layer::{LayerKind, LayerRef};
+    use crate::model::role::LayerRoles;
+    use crate::ports::reviewer::AskedConnector;
 
     #[test]
     fn r20_the_form_has_one_required_choice_without_a_default() {
@@ -325,7 +361,7 @@ mod tests {
             ("no result at all", "", all, none, Declined),
         ];
         for (row, theirs, offered, answer, expected) in rows {
-            let outcome = match reply(&question(offered), &answer, "x") {
+            let outcome = match reply(&question(offered), &answer, "x", &BTreeSet::new()) {
                 Reply::Allowed { remember, .. } => Allowed(remember),
                 Reply::Declined => Declined,
                 Reply::Cancelled => Cancelled,
@@ -356,5 +392,57 @@ mod tests {
         assert_eq!(meta["tool_title"], "Write a file");
         assert_eq!(meta["tool_params"], json!({ "path": "a" }));
         assert_eq!(meta["tool_params_display"], json!([{ "name": "path", "value": "a", "display_name": "path" }]));
+    }
+
+    #[test]
+    fn the_meta_tells_of_the_tool_and_of_its_connector_what_is_known() {
+        let plain = Value::Object(meta(&question(&[Remember::Never])));
+        let keys = ["source", "connector_id", "connector_name", "connector_description", "tool_description"];
+        assert!(keys.iter().all(|key| plain.get(key).is_none()), "{plain}");
+        let (id, name) = ("calendar".to_owned(), Some("Calendar".to_owned()));
+        let of_app = Question {
+            description: Some("Makes an event.".to_owned()),
+            connector: Some(AskedConnector { id, name, description: None }),
+            ..question(&[Remember::Never])
+        };
+        let told = Value::Object(meta(&of_app));
+        let wanted = [json!("connector"), json!("calendar"), json!("Calendar"), Value::Null, json!("Makes an event.")];
+        assert_eq!(keys.map(|key| told.get(key).cloned().unwrap_or_default()), wanted);
+    }
+
+    #[test]
+    fn r23_a_reply_to_a_servers_question_is_no_approval_of_a_call() {
+        let reply = Question { kind: Kind::Reply, ..question(&[Remember::Never]) };
+        assert_eq!(meta(&reply), Map::new());
+    }
+
+    #[test]
+    fn r20_a_client_whose_person_lacks_the_role_is_not_asked() {
+        let answerable = Answerable { forms: true, ..Answerable::default() };
+        let asked = |roles: &[&str]| {
+            let (asks, mut out) = tokio::sync::mpsc::channel(1);
+            let reviewer = ElicitationReviewer::by(Way::Results(asks), "x", answerable, CancellationToken::new())
+                .with_roles(Role::of_groups(roles.iter().copied()));
+            let wanted = LayerRoles { layer: LayerRef::new(LayerKind::Managed), roles: Role::of_groups(["security"]) };
+            let question = Question { roles: vec![wanted], ..question(&[Remember::Never]) };
+            futures::executor::block_on(async {
+                tokio::select! {
+                    reply = reviewer.ask(&question) => Some(reply),
+                    ask = out.recv() => { drop(ask); None }
+                }
+            })
+        };
+        assert_eq!(asked(&[]), Some(Reply::Nobody));
+        assert_eq!(asked(&["users"]), Some(Reply::Nobody));
+        assert_eq!(asked(&["security"]), None, "somebody with the role was not asked");
+        let told = reply(
+            &Question { kind: Kind::Tool, ..question(&[Remember::Never]) },
+            &json!({ "action": "accept", "content": { "decision": "allow" } }),
+            "x",
+            &Role::of_groups(["security"]),
+        );
+        assert!(
+            matches!(told, Reply::Allowed { roles: Roles::Of(roles), .. } if roles == Role::of_groups(["security"]))
+        );
     }
 }

@@ -68,6 +68,7 @@ impl Gate {
         hung_up: CancellationToken,
     ) -> Self {
         session.show_on(Surface::Gateway { searching, app_surface: false });
+        session.is_one_turn();
         let logs = session.host().fleet().logs();
         Self {
             session,

@@ -12,7 +12,7 @@
 //! | `search` | how are tools found and called that are not in the list? |
 //! | `call` | how does a call go in and its answer out? |
 //! | `rounds`, `parked` | how is a call answered by a question, and gone on with when it is repeated (stateless era)? |
-//! | `progress`, `waiting` | what does the client hear of a call under way, and while a person is asked? |
+//! | `progress` | what does the client hear of a call under way, and while it waits for a hook, a reviewer or a person? |
 //! | `relay` | how does a server's question get to the client whose call it belongs to? |
 //! | `notices` | what is it told unasked? |
 //! | `way` | does a question go out as a request, or as a result? |
@@ -36,7 +36,6 @@ mod progress;
 mod relay;
 mod rounds;
 mod search;
-mod waiting;
 mod way;
 
 use std::sync::Arc;

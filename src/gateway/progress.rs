@@ -1,20 +1,21 @@
 //! Progress of one call, on its way to the client that asked for it.
 //!
 //! In order, rising, and always before the answer. A client that reads slowly misses steps, never the latest ones before
-//! them out of order; nothing waits for it. While a person is asked there are steps of our own (R21): each rises by so little
-//! that the upstream's steps still follow, and one of the upstream's that does not is moved behind ours.
+//! them out of order; nothing waits for it. While a hook, an auto reviewer or a person is waited for, there are steps of our own (R21): each rises by so little
+//! that the upstream's steps still follow, and one of the upstream's that does not is moved behind ours. Of ours only the latest
+//! waits to be sent: a call may be parked for hours with no request to tell it by.
 
 use std::sync::Arc;
 
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::Peer;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::host::session::Session;
 use crate::model::name::Target;
 use crate::model::text;
-use crate::ports::upstream::{Progress, ProgressSink};
+use crate::ports::upstream::{Progress, ProgressSink, WaitsFor};
 
 /// How many steps of one call may wait for the client; a burst of some hundred is usual.
 const WAITING: usize = 256;
@@ -23,37 +24,44 @@ const MAX_MESSAGE: usize = 4096;
 
 /// By how much a step of our own rises.
 const OURS: f64 = 1e-6;
+
 /// What it says.
-const APPROVAL: &str = "waiting for approval";
+fn words(waits_for: WaitsFor) -> &'static str {
+    match waits_for {
+        WaitsFor::Hooks => "waiting for hooks",
+        WaitsFor::AutoReviewer => "waiting for the auto reviewer",
+        WaitsFor::Person => "waiting for approval",
+    }
+}
 
 /// What is told to the client.
 enum Step {
     Upstream(Progress),
-    /// A person is asked.
-    Waiting,
+    /// It is waited for somebody.
+    Waiting(WaitsFor),
 }
 
 /// Where steps go in.
-#[derive(Clone)]
-pub(super) struct Sink(mpsc::Sender<Step>);
-
-impl Sink {
-    /// Tells that a person is asked.
-    pub(super) fn waiting(&self) {
-        let _ = self.0.try_send(Step::Waiting);
-    }
+pub(super) struct Sink {
+    steps: mpsc::Sender<Progress>,
+    waits: watch::Sender<WaitsFor>,
 }
 
 impl ProgressSink for Sink {
     fn progress(&self, progress: Progress) {
         // Full: the step is dropped. Closed: the call has its answer, and late steps are of no use.
-        let _ = self.0.try_send(Step::Upstream(progress));
+        let _ = self.steps.try_send(progress);
+    }
+
+    fn waiting(&self, waits_for: WaitsFor) {
+        self.waits.send_replace(waits_for);
     }
 }
 
 /// Where they come out.
 pub(super) struct Steps {
-    queue: mpsc::Receiver<Step>,
+    queue: mpsc::Receiver<Progress>,
+    waits: watch::Receiver<WaitsFor>,
     /// The step that is being sent: cleaning takes a while, and whoever waits for it may stop waiting.
     held: Option<Step>,
     /// The upstream's latest.
@@ -73,9 +81,12 @@ pub(super) fn channel(
     session: Arc<Session>,
     target: Target,
 ) -> (Sink, Steps) {
-    let (sender, queue) = mpsc::channel(WAITING);
+    let ((steps, queue), (tell, waits)) = (mpsc::channel(WAITING), watch::channel(WaitsFor::Person));
     let none = f64::NEG_INFINITY;
-    (Sink(sender), Steps { queue, held: None, latest: none, sent: none, token, peer, session, target })
+    (
+        Sink { steps, waits: tell },
+        Steps { queue, waits, held: None, latest: none, sent: none, token, peer, session, target },
+    )
 }
 
 impl Steps {
@@ -84,10 +95,14 @@ impl Steps {
     pub(super) async fn forward(&mut self) {
         loop {
             self.send().await;
-            match self.queue.recv().await {
-                Some(step) => self.held = Some(step),
-                None => return,
-            }
+            self.held = tokio::select! {
+                biased;
+                step = self.queue.recv() => match step {
+                    Some(step) => Some(Step::Upstream(step)),
+                    None => return,
+                },
+                Ok(()) = self.waits.changed() => Some(Step::Waiting(*self.waits.borrow_and_update())),
+            };
         }
     }
 
@@ -95,19 +110,20 @@ impl Steps {
     pub(super) async fn flush(&mut self) {
         loop {
             self.send().await;
-            match self.queue.try_recv() {
-                Ok(step) => self.held = Some(step),
-                Err(_empty) => return,
-            }
+            self.held = match (self.queue.try_recv(), self.waits.has_changed()) {
+                (Ok(step), _) => Some(Step::Upstream(step)),
+                (Err(_empty), Ok(true)) => Some(Step::Waiting(*self.waits.borrow_and_update())),
+                (Err(_empty), _) => return,
+            };
         }
     }
 
     async fn send(&mut self) {
         let (progress, total, message) = match &self.held {
             None => return,
-            Some(Step::Waiting) => {
+            Some(Step::Waiting(waits_for)) => {
                 let progress = if self.sent.is_finite() { above(self.sent) } else { 0.0 };
-                (progress, None, Some(APPROVAL.to_owned()))
+                (progress, None, Some(words(*waits_for).to_owned()))
             }
             Some(Step::Upstream(step)) if step.progress.is_finite() && step.progress > self.latest => {
                 let (progress, total) = (step.progress, step.total.filter(|total| total.is_finite()));

@@ -112,6 +112,9 @@ pub fn question_text(question: &Question) -> String {
     if let Some(more) = question.asks.len().checked_sub(SHOWN_ASKS).filter(|more| *more > 0) {
         line(&mut out, &format!("- and {more} more"));
     }
+    for wanted in &question.roles {
+        line(&mut out, &format!("Allowed only by: {} (the {} layer)", wanted.words(), wanted.layer));
+    }
     line(&mut out, "Choices:");
     for choice in Choice::offered(question) {
         line(&mut out, &format!("- {}: {}", choice.word(), choice.meaning(question)));
@@ -164,6 +167,8 @@ pub(super) mod tests {
             kind: Kind::Tool,
             tool: ToolRef::parse("files/write\u{1b}[2J").unwrap(),
             title: Some("Write a file".to_owned()),
+            description: None,
+            connector: None,
             arguments: r#"{"path":"a"}"#.to_owned(),
             files: Vec::new(),
             changes: [].into(),
@@ -174,6 +179,7 @@ pub(super) mod tests {
             reviewers: Reviewers::PERSON,
             options: options.to_vec(),
             channels: crate::model::posture::Channel::ALL.into(),
+            roles: Vec::new(),
             deadline: Duration::from_secs(1),
         }
     }
@@ -211,6 +217,15 @@ pub(super) mod tests {
         let mut question = question(&[Remember::Never]);
         question.cut = true;
         assert!(question_text(&question).contains("were cut, so nothing can be remembered"));
+    }
+
+    #[test]
+    fn r20_a_question_says_which_roles_may_allow() {
+        let mut question = question(&[Remember::Never]);
+        let roles = crate::model::role::Role::of_groups(["ops", "security"]);
+        question.roles =
+            vec![crate::model::role::LayerRoles { layer: question.asks[0].key.source.layer.clone(), roles }];
+        assert!(question_text(&question).contains("\nAllowed only by: `ops` or `security` (the managed layer)\n"));
     }
 
     #[test]

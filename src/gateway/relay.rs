@@ -1,4 +1,5 @@
-//! Questions of a server, on their way to the client whose call they belong to.
+//! Questions of a server, on their way to the client whose call they belong to; and those of the host itself, which go the same
+//! way and name no server.
 //!
 //! What the server asks is passed on as it is, but for what belongs to its hop; who asks is added, because to the client
 //! every question comes from us. Of a text that a person reads, control characters become visible and the length is
@@ -21,7 +22,7 @@ use crate::model::answerable::{Answerable, QuestionKind};
 use crate::model::here::{is_private, may_be_here};
 use crate::model::name::ServerName;
 use crate::model::text;
-use crate::ports::questions::{NoAnswer, Questions, ServerQuestion};
+use crate::ports::questions::{AskedBy, NoAnswer, Questions, ServerQuestion};
 
 /// The most lines of a message that are shown.
 const MAX_LINES: usize = 100;
@@ -85,8 +86,12 @@ impl ClientQuestions {
         // Clients know our own questions by bare keys, and what belongs to a hop by the protocol's.
         const RESERVED: [&str; 3] = ["io.modelcontextprotocol/", "portcullis/", "codex/"];
         meta.retain(|key, _| key.contains('/') && !RESERVED.iter().any(|prefix| key.starts_with(prefix)));
-        meta.insert("portcullis/server".to_owned(), Value::from(self.asking.server.as_str()));
-        params.insert("_meta".to_owned(), Value::Object(meta));
+        if question.by == AskedBy::Server {
+            meta.insert("portcullis/server".to_owned(), Value::from(self.asking.server.as_str()));
+        }
+        if !meta.is_empty() {
+            params.insert("_meta".to_owned(), Value::Object(meta));
+        }
         if question.kind == QuestionKind::Sampling {
             // To the client every server is this one, so it would get the context of all of them.
             params.shift_remove("includeContext");
@@ -266,6 +271,20 @@ mod tests {
         assert_eq!((error.code, error.message.as_str()), (-32602, "the client answered with an error"));
         assert_eq!(refused(r#"{"code":1234567890123,"message":"x"}"#).code, -32603);
         assert_eq!(refused("7").code, -32603);
+    }
+
+    #[test]
+    fn a_review_by_the_clients_model_does_not_bear_the_judged_servers_name() {
+        let (asks, _out) = tokio::sync::mpsc::channel(1);
+        let asking = Asking { server: ServerName::parse("files").unwrap(), local: true };
+        let questions =
+            ClientQuestions::new(Way::Results(asks), asking, Answerable::default(), CancellationToken::new());
+        let meta = |by| {
+            let question = ServerQuestion { by, kind: QuestionKind::Sampling, params: r#"{"messages":[]}"#.into() };
+            questions.params(&question).unwrap().get("_meta").cloned()
+        };
+        assert_eq!(meta(AskedBy::Server), Some(json!({ "portcullis/server": "files" })));
+        assert_eq!(meta(AskedBy::Host), None);
     }
 
     #[test]

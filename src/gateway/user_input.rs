@@ -4,14 +4,16 @@
 //! Such a channel cannot show what "always" would mean, so it offers the session at most. Questions are told apart by their id,
 //! so several can be open at once. What was not offered chooses nothing, and "Cancel" beside another label cancels.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::question::{Choice, question_text};
 use crate::model::posture::Channel;
+use crate::model::role::Role;
 use crate::model::verdict::Remember;
-use crate::ports::reviewer::{Question, Reply, Reviewer};
+use crate::ports::reviewer::{Question, Reply, Reviewer, Roles};
 
 /// Runs this call.
 const ALLOW: &str = "Allow";
@@ -56,20 +58,27 @@ pub trait UserInput: Send + Sync {
 pub struct FallbackReviewer {
     input: Arc<dyn UserInput>,
     approver: String,
+    roles: BTreeSet<Role>,
 }
 
 impl FallbackReviewer {
     /// Makes the channel; `approver` names whoever answers, for the record.
     #[must_use]
     pub fn new(input: Arc<dyn UserInput>, approver: impl Into<String>) -> Self {
-        Self { input, approver: approver.into() }
+        Self { input, approver: approver.into(), roles: BTreeSet::new() }
+    }
+
+    /// The same for a person of whom the program knows that they have these roles (R20).
+    #[must_use]
+    pub fn with_roles(self, roles: BTreeSet<Role>) -> Self {
+        Self { roles, ..self }
     }
 }
 
 #[async_trait]
 impl Reviewer for FallbackReviewer {
     async fn ask(&self, question: &Question) -> Reply {
-        if !question.may_be_answered_by(Channel::Program) {
+        if !question.may_be_answered_by(Channel::Program) || question.wants_other_than(&self.roles).is_some() {
             return Reply::Nobody;
         }
         // A channel that is asked for more than it can show offers what it can.
@@ -84,7 +93,9 @@ impl Reviewer for FallbackReviewer {
             .filter(|option| label(*option).is_some_and(|label| chosen.iter().any(|chosen| chosen == label)));
         match picked.max() {
             Some(remember) if !cancels => {
-                Reply::Allowed { remember, approver: self.approver.clone(), channel: Channel::Program }
+                let roles = Roles::Of(self.roles.clone());
+                let approver = question.named(&self.approver, &self.roles);
+                Reply::Allowed { remember, approver, channel: Channel::Program, roles }
             }
             _ => Reply::Cancelled,
         }
@@ -186,6 +197,7 @@ mod tests {
                 remember,
                 approver: "me".to_owned(),
                 channel: Channel::Program,
+                roles: Roles::none(),
             });
             assert_eq!(answered(labels, offered).0, expected, "{row}");
         }

@@ -5,16 +5,18 @@
 //! dropped, the question is without requester and stays until its deadline (R21). A channel that calls the asking off
 //! ends the call in the same way. A queue that cannot take the question is not used, and the log says so.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::model::posture::Channel;
+use crate::model::role::Role;
 use crate::model::verdict::Remember;
 use crate::ports::asks::{Answer, Asks, Decision, NotAnswered, Polled};
 use crate::ports::clock::Clock;
-use crate::ports::reviewer::{Question, Reply, Reviewer};
+use crate::ports::reviewer::{Question, Reply, Reviewer, Roles};
 
 /// How often the queue is looked at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -77,11 +79,12 @@ impl Desk {
     }
 
     /// The channel has an answer: it counts if it is the first.
-    fn settle(&self, question: &Question, decision: Decision, approver: &str, channel: Channel) -> Reply {
-        let answer = Answer { decision, approver: approver.to_owned(), own: true };
+    fn settle(&self, question: &Question, decision: Decision, by: By) -> Reply {
+        let By { approver, channel, roles } = by;
+        let answer = Answer { decision, approver: approver.clone(), roles: roles.clone(), own: true };
         let now_ms = self.now_ms();
         match self.asks.answer(&question.id, &answer, now_ms) {
-            Ok(_) => said(decision, approver.to_owned(), channel),
+            Ok(_) => said(decision, approver, channel, Roles::Of(roles)),
             Err(NotAnswered::Already(_)) => match self.asks.poll(&question.id, now_ms) {
                 Ok(polled) => reply(polled),
                 Err(error) => unsettled(decision, &error),
@@ -103,14 +106,21 @@ fn unsettled(decision: Decision, error: &dyn std::error::Error) -> Reply {
 
 fn reply(polled: Polled) -> Reply {
     match polled {
-        Polled::Answer { decision, approver } => said(decision, approver, Channel::Queue),
+        Polled::Answer { decision, approver } => said(decision, approver, Channel::Queue, Roles::Compared),
         Polled::Nothing | Polled::Over => Reply::Expired,
     }
 }
 
-fn said(decision: Decision, approver: String, channel: Channel) -> Reply {
+/// Who answered through a channel.
+struct By {
+    approver: String,
+    channel: Channel,
+    roles: BTreeSet<Role>,
+}
+
+fn said(decision: Decision, approver: String, channel: Channel, roles: Roles) -> Reply {
     match decision {
-        Decision::Allow(remember) => Reply::Allowed { remember, approver, channel },
+        Decision::Allow(remember) => Reply::Allowed { remember, approver, channel, roles },
         Decision::Deny => Reply::Declined,
     }
 }
@@ -139,14 +149,22 @@ impl Reviewer for Asking {
             said = self.channel.ask(question) => said,
             said = self.desk.wait(waits.id) => return said,
         };
+        // An allow of somebody without the role reaches nobody who may allow: the queue may yet (R20).
+        let said = match said {
+            Reply::Allowed { roles: Roles::Of(roles), .. } if question.wants_other_than(&roles).is_some() => {
+                Reply::Nobody
+            }
+            said => said,
+        };
         match said {
-            Reply::Allowed { remember, approver, channel }
+            Reply::Allowed { remember, approver, channel, roles: Roles::Of(roles) }
                 if question.options.contains(&remember) && question.may_be_answered_by(channel) =>
             {
-                self.desk.settle(question, Decision::Allow(remember), &approver, channel)
+                self.desk.settle(question, Decision::Allow(remember), By { approver, channel, roles })
             }
             Reply::Allowed { .. } | Reply::Declined => {
-                self.desk.settle(question, Decision::Deny, CHANNEL, Channel::Program)
+                let by = By { approver: CHANNEL.to_owned(), channel: Channel::Program, roles: BTreeSet::new() };
+                self.desk.settle(question, Decision::Deny, by)
             }
             Reply::Nobody if self.desk.patient => self.desk.wait(waits.id).await,
             Reply::Nobody => said,

@@ -4,7 +4,9 @@ use super::*;
 use crate::adapters::clock::SystemClock;
 use crate::adapters::store::memory::MemoryGrants;
 use crate::adapters::store::memory_asks::in_memory;
+use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, ToolRef};
+use crate::model::role::LayerRoles;
 use crate::model::verdict::Reviewers;
 use crate::ports::approval::Kind;
 use crate::ports::asks::AskState;
@@ -48,6 +50,8 @@ fn question() -> Question {
         agreement: Agreement::to_nothing(&tool),
         tool,
         title: None,
+        description: None,
+        connector: None,
         arguments: "{}".to_owned(),
         files: Vec::new(),
         changes: [].into(),
@@ -57,6 +61,7 @@ fn question() -> Question {
         reviewers: Reviewers::PERSON,
         options: vec![Remember::Never],
         channels: Channel::ALL.into(),
+        roles: Vec::new(),
         deadline: Duration::from_secs(600),
     }
 }
@@ -66,12 +71,17 @@ fn desk() -> Desk {
 }
 
 fn answer(desk: &Desk, decision: Decision) {
-    let answer = Answer { decision, approver: "ann".to_owned(), own: false };
+    let answer = Answer { decision, approver: "ann".to_owned(), roles: BTreeSet::new(), own: false };
     desk.asks.answer("ask_1", &answer, desk.now_ms()).unwrap();
 }
 
+fn by_role(approver: &str, roles: &[&str]) -> Reply {
+    let roles = Roles::Of(Role::of_groups(roles.iter().copied()));
+    Reply::Allowed { remember: Remember::Never, approver: approver.to_owned(), channel: Channel::Program, roles }
+}
+
 fn allowed(approver: &str) -> Reply {
-    Reply::Allowed { remember: Remember::Never, approver: approver.to_owned(), channel: Channel::Program }
+    by_role(approver, &[])
 }
 
 fn state(desk: &Desk) -> AskState {
@@ -96,7 +106,7 @@ async fn r21_the_channels_answer_goes_through_the_queue() {
     for reply in [allowed("me"), Reply::Declined] {
         let desk = desk();
         assert_eq!(desk.beside(Arc::new(Says(reply.clone()))).ask(&question()).await, reply);
-        let late = Answer { decision: Decision::Deny, approver: "ann".to_owned(), own: false };
+        let late = Answer { decision: Decision::Deny, approver: "ann".to_owned(), roles: BTreeSet::new(), own: false };
         assert!(matches!(desk.asks.answer("ask_1", &late, desk.now_ms()), Err(NotAnswered::Already(_))));
     }
 }
@@ -142,4 +152,27 @@ async fn r21_where_nobody_is_reached_the_call_ends_and_its_question_stays() {
     assert_eq!(state(&desk), AskState::Pending);
     answer(&desk, Decision::Allow(Remember::Never));
     assert!(matches!(state(&desk), AskState::Answered { outcome: crate::ports::asks::Delivery::Granted(_), .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r20_an_allow_without_the_role_leaves_the_question_to_the_queue() {
+    let desk = desk();
+    let wanted = LayerRoles { layer: LayerRef::new(LayerKind::Managed), roles: Role::of_groups(["security"]) };
+    let asked = Question { roles: vec![wanted], ..question() };
+    let with = desk.beside(Arc::new(Says(by_role("me", &["security", "users"]))));
+    assert!(matches!(with.ask(&asked).await, Reply::Allowed { .. }));
+    let asked = Question { id: "ask_2".to_owned(), ..asked };
+    let without = desk.beside(Arc::new(Says(by_role("me", &["users"]))));
+    let mut asking = without.ask(&asked);
+    assert!(futures::poll!(&mut asking).is_pending(), "somebody without the role has answered");
+    let says = |roles: &[&str]| {
+        let roles = Role::of_groups(roles.iter().copied());
+        let answer =
+            Answer { decision: Decision::Allow(Remember::Never), approver: "ann".to_owned(), roles, own: false };
+        desk.asks.answer("ask_2", &answer, desk.now_ms())
+    };
+    assert!(matches!(says(&["users"]), Err(NotAnswered::WithoutRole(why)) if why.contains("`security`")));
+    says(&["security"]).unwrap();
+    let Reply::Allowed { approver, channel: Channel::Queue, .. } = asking.await else { panic!() };
+    assert_eq!(approver, "ann as security");
 }

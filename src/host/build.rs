@@ -24,24 +24,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::asking::Desk;
 use super::fleet::{BackOff, ServerSpec};
 use super::known::KnownLists;
 use super::overlay::{self, NotAdded};
 use super::records::{self, NoRecord};
 use super::reload::{Loaded, Reloader};
+use super::session::Session;
 use super::{Host, wire};
 use crate::adapters::record::fanout::Fanout;
 use crate::adapters::store::memory_state::in_memory;
 use crate::adapters::wasm::{Engine, EngineError};
 use crate::config::{EmbeddedLayer, Places, Resolved, SessionSources};
+use crate::model::caller::Caller;
 use crate::model::digest::Digest;
 use crate::model::layer::LayerKind;
 use crate::model::name::ServerName;
 use crate::model::tool::ServerIdentity;
 use crate::model::verdict::Refusal;
 use crate::pipeline::admit::catalog::ServerView;
+use crate::ports::asks::Asks;
 use crate::ports::grants::Grants;
 use crate::ports::recorder::Recorder;
+use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
 use crate::ports::upstream::Upstream;
 
@@ -56,6 +61,7 @@ pub struct HostBuilder {
     recorder: Option<Arc<dyn Recorder>>,
     grants: Option<Arc<dyn Grants>>,
     state: Option<Arc<dyn PolicyState>>,
+    asks: Option<Arc<dyn Asks>>,
     ask_deadline: Option<Duration>,
     known: Option<KnownLists>,
 }
@@ -66,6 +72,20 @@ pub struct Built {
     pub host: Arc<Host>,
     /// The configuration, with its warnings and problems.
     pub resolved: Arc<Resolved>,
+    /// The queue that questions wait in as well; none without one, and where a layer switches it off.
+    pub desk: Option<Desk>,
+}
+
+impl Built {
+    /// Begins a session. What `reviewer` is asked waits in the queue as well, if there is one (R21).
+    #[must_use]
+    pub fn session(&self, caller: Caller, reviewer: Arc<dyn Reviewer>) -> Arc<Session> {
+        let reviewer = match &self.desk {
+            Some(desk) => desk.beside(reviewer),
+            None => reviewer,
+        };
+        self.host.session(caller, reviewer)
+    }
 }
 
 /// Why there is no host.
@@ -113,6 +133,7 @@ impl HostBuilder {
             recorder: None,
             grants: None,
             state: None,
+            asks: None,
             ask_deadline: None,
             known: None,
         }
@@ -169,6 +190,22 @@ impl HostBuilder {
         self
     }
 
+    /// Says where questions wait besides, so that they outlive their caller and another terminal can answer them (R21). The layers
+    /// say by `[approvals]` whether it is used, and whether a call that reaches nobody else waits there. Use [`Built::session`].
+    #[must_use]
+    pub fn queue(mut self, asks: Arc<dyn Asks>) -> Self {
+        self.asks = Some(asks);
+        self
+    }
+
+    /// Keeps agreements, questions and what components know of earlier calls in a store; [`wire::open_state`] opens the user's,
+    /// which `portcullis approvals` works on.
+    #[must_use]
+    pub fn stored(self, stored: &wire::Stored) -> Self {
+        let grants: Arc<dyn Grants> = Arc::clone(&stored.grants) as _;
+        self.grants(grants).state(Arc::clone(&stored.state)).queue(Arc::clone(&stored.asks))
+    }
+
     /// Says how long an answer of a person is waited for, whatever the layers say.
     #[must_use]
     pub fn ask_deadline(mut self, deadline: Duration) -> Self {
@@ -205,6 +242,9 @@ impl HostBuilder {
         }
         parts.grants = self.grants.unwrap_or(parts.grants);
         parts.ask_deadline = self.ask_deadline.or(parts.ask_deadline);
+        let desk = self.asks.filter(|_| resolved.queue.value != Some(false));
+        let desk = desk.map(|asks| Desk::new(asks, Arc::clone(&parts.clock)));
+        let desk = desk.map(|desk| if resolved.queue.value == Some(true) { desk.patient() } else { desk });
         let host = match self.known {
             Some(known) => Host::start_knowing(parts, known),
             None => Host::start(parts),
@@ -213,7 +253,7 @@ impl HostBuilder {
             host.shutdown(Duration::ZERO).await;
             return Err(NotBuilt::Required(why));
         }
-        Ok(Built { host, resolved: Arc::new(resolved) })
+        Ok(Built { host, resolved: Arc::new(resolved), desk })
     }
 }
 

@@ -114,7 +114,9 @@ impl Reloader {
         };
         self.read_from = read_from(&self.places, &resolved, &files);
         self.note(&layers, &found, &bad, files, now);
-        let fixed = format!("{:?} {:?} {:?}", resolved.gateway, resolved.limits, resolved.records);
+        let (takes, telemetry) = (resolved.output.input_modalities.value, &resolved.telemetry);
+        let records = (&resolved.records, takes, telemetry);
+        let fixed = format!("{:?} {:?} {records:?}", resolved.gateway, resolved.limits);
         let needs_restart = self.fixed.replace(fixed.clone()).is_some_and(|before| before != fixed);
         let calls = self.calls.get_or_insert_with(|| places_of_calls(&resolved)).clone();
         Loaded { resolved, policies, kept: self.kept.values().cloned().collect(), needs_restart, calls }
@@ -229,6 +231,7 @@ fn read_from(places: &Places, resolved: &Resolved, files: &ReadFiles) -> BTreeSe
     let mut all: BTreeSet<PathBuf> = layers.map(PathBuf::from).collect();
     all.extend(places.trust_store());
     all.extend(resolved.hooks.iter().flat_map(|hook| hook.files()).map(PathBuf::from));
+    all.extend(resolved.reviewers.iter().flat_map(|reviewer| reviewer.files()).map(PathBuf::from));
     for entry in &resolved.policies {
         if entry.builtin.is_none() {
             all.insert(entry.component_path());

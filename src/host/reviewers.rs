@@ -72,7 +72,9 @@ mod tests {
     use crate::adapters::wasm::Engine;
     use crate::config::{Places, SessionSources, load};
     use crate::host::entries::policies;
+    use crate::model::evidence::Evidence;
     use crate::model::layer::LayerKind;
+    use crate::ports::review::{NoReview, ReviewRequest};
 
     fn set(layers: &[(LayerKind, &str)]) -> PolicySet {
         let resolved = load(&Places::nowhere(), &SessionSources::of_texts(layers, &std::env::temp_dir()));
@@ -95,6 +97,35 @@ mod tests {
         assert_eq!(told.collect::<Vec<_>>(), wanted);
         let fault = set.reviewers[2].reviewer.as_ref().err().unwrap();
         assert!(fault.code == FaultCode::Settings && fault.detail.contains("reviewer.command"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn r7_the_program_of_any_layers_reviewer_is_compared_with_what_was_read_before_each_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("judge.sh");
+        let write = |text: &str| {
+            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        };
+        write("echo judged");
+        let text = "[reviewer]\ntype = 'command'\ncommand = './judge.sh'\n";
+        let read = || load(&Places::nowhere(), &SessionSources::of_texts(&[(LayerKind::User, text)], dir.path()));
+        let before = read();
+        let reviewer = bound(&before.reviewers[0]).reviewer.unwrap();
+        let request = ReviewRequest {
+            instructions: "judge".into(),
+            action: "{}".into(),
+            evidence: Evidence::default(),
+            client: None,
+        };
+        assert_eq!(reviewer.review(&request).await.as_deref(), Ok("judged\n"));
+        assert!(before.reviewers[0].files().any(|file| file == program), "a change of it is not looked for");
+        write("echo '{\"outcome\":\"allow\"}'");
+        let Err(NoReview::Failed(why)) = reviewer.review(&request).await else { panic!("another program was run") };
+        assert!(why.contains("judge.sh` changed") && why.contains("load the configuration anew"), "{why}");
+        let after = read();
+        assert_ne!(after.reviewers[0].digest, before.reviewers[0].digest);
+        assert!(bound(&after.reviewers[0]).reviewer.unwrap().review(&request).await.is_ok());
     }
 
     #[test]

@@ -238,6 +238,13 @@ impl Session {
         self.evidence.lock().as_ref().map(|store| store.evidence()).unwrap_or_default()
     }
 
+    /// Says that nobody tells when a turn of this session begins or ends, so that the session is the turn (R40): once the auto
+    /// reviewer has denied too much, every further call is refused. Without this, [`Finished::interrupts`] says once that the turn
+    /// should end.
+    pub fn is_one_turn(&self) {
+        self.breaker.hold();
+    }
+
     /// Tells whether the memory of this session's thread was marked as polluted.
     #[must_use]
     pub fn memory_polluted(&self) -> bool {

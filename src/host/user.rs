@@ -1,5 +1,7 @@
 //! Who runs this process, and what they are logged in to.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::network;
@@ -8,9 +10,10 @@ use crate::adapters::oauth::{Http, Logins};
 use crate::adapters::wasm::{Cache, Compiling, Options};
 use crate::config::Places;
 use crate::model::caller::Caller;
+use crate::model::role::Role;
 
-/// The largest user database that is read, in bytes.
-const MAX_PASSWD: u64 = 1024 * 1024;
+/// The largest database of users or groups that is read, in bytes.
+const MAX_DATABASE: u64 = 1024 * 1024;
 
 /// Returns the caller of a local process: tenant `local`, the operating system's user, a fresh session.
 #[must_use]
@@ -18,21 +21,39 @@ pub fn local_caller() -> Caller {
     Caller::local(&name_of(rustix::process::getuid().as_raw()))
 }
 
+/// Returns the roles of whoever sits at this process's terminal: the groups that the kernel says this process is in (R20). One
+/// that the system's database has no name for is `gid-1000`. None where the kernel does not say.
+#[must_use]
+pub fn local_roles() -> BTreeSet<Role> {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let ids: BTreeSet<u32> =
+        groups.into_iter().chain([rustix::process::getegid()]).map(rustix::process::Gid::as_raw).collect();
+    let database = read(Path::new("/etc/group"));
+    let names = ids.into_iter().map(|id| name_in(&database, id).unwrap_or_else(|| format!("gid-{id}")));
+    let names: Vec<String> = names.collect();
+    Role::of_groups(names.iter().map(String::as_str))
+}
+
 /// The user's name by the system's database. Never by `$USER`, which whoever starts us may choose.
 fn name_of(uid: u32) -> String {
+    // A user of a directory service, or none at all, as in a container.
+    name_in(&read(Path::new("/etc/passwd")), uid).unwrap_or_else(|| format!("uid-{uid}"))
+}
+
+/// Nothing where it cannot be read.
+fn read(database: &Path) -> String {
     use std::io::Read as _;
 
     let mut text = String::new();
-    let read = std::fs::File::open("/etc/passwd").and_then(|file| file.take(MAX_PASSWD).read_to_string(&mut text));
-    let found = read.ok().and_then(|_| name_in(&text, uid));
-    // A user of a directory service, or none at all, as in a container.
-    found.unwrap_or_else(|| format!("uid-{uid}"))
+    let read = std::fs::File::open(database).and_then(|file| file.take(MAX_DATABASE).read_to_string(&mut text));
+    read.map_or_else(|_| String::new(), |_| text)
 }
 
-fn name_in(passwd: &str, uid: u32) -> Option<String> {
+/// Users and groups have the same first three fields: name, password, id.
+fn name_in(database: &str, id: u32) -> Option<String> {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
-    let mut lines = passwd.lines().map(fields);
-    let line = lines.find(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(uid))?;
+    let mut lines = database.lines().map(fields);
+    let line = lines.find(|fields| fields.get(2).and_then(|own| own.parse().ok()) == Some(id))?;
     line.into_iter().next().filter(|name| !name.is_empty())
 }
 
@@ -66,5 +87,14 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/sh\n# 7:x\nada:x:1000:1000::/home/ada:/bin/sh\n";
         assert_eq!(name_in(passwd, 1000).as_deref(), Some("ada"));
         assert_eq!(name_in(passwd, 7), None);
+        assert_eq!(name_in("wheel:x:10:ada,bob\nops:x:7:\n", 7).as_deref(), Some("ops"));
+    }
+
+    #[test]
+    fn r20_the_roles_at_a_terminal_are_the_groups_of_the_process() {
+        let roles = local_roles();
+        let own = rustix::process::getegid().as_raw();
+        let name = name_in(&read(Path::new("/etc/group")), own).unwrap_or_else(|| format!("gid-{own}"));
+        assert!(roles.contains(&Role::parse(&name).unwrap()), "{name} is not in {roles:?}");
     }
 }

@@ -80,7 +80,9 @@ impl Watch {
         let host = watch.host.upgrade()?;
         let Loaded { resolved, policies, kept, needs_restart, calls } = loaded;
         if needs_restart {
-            tracing::warn!("`[gateway]` or `[limits]` changed; that counts from the next start of the host");
+            tracing::warn!(
+                "`[gateway]`, `[limits]`, `[records]`, `[telemetry]` or `input_modalities` changed; that counts from the next start"
+            );
         }
         let (servers, disabled) = wire::servers(&resolved, watch.logins.as_ref(), &calls);
         let before = host.catalog().current().policies().digest;

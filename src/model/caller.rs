@@ -1,9 +1,12 @@
 //! Who calls: tenant, principal, session. Types from the start, so that one process can later serve many.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use super::role::Role;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -71,6 +74,13 @@ impl Caller {
             groups: Vec::new(),
             session: SessionId::new(format!("session_{}", uuid::Uuid::now_v7().simple())),
         }
+    }
+
+    /// Returns the roles of whoever answers through this caller's own client: the groups that the authentication vouches for.
+    /// A local process has none, whoever its user is: nobody vouches for who is behind its client (decision 22).
+    #[must_use]
+    pub fn roles(&self) -> BTreeSet<Role> {
+        Role::of_groups(self.groups.iter().map(String::as_str))
     }
 }
 

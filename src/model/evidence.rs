@@ -16,6 +16,12 @@ pub const MAX_RENDERED: usize = 32_000;
 const MAX_TEXT: Policy = Policy::Tokens(6_000);
 /// The longest part of a provenance, in bytes.
 const MAX_PROVENANCE: usize = 128;
+/// The most images that are kept of one result; the rest are counted.
+pub const MAX_IMAGES: usize = 16;
+/// How many texts stay apart beside images; those behind them are one.
+const MAX_TEXTS: usize = 64;
+/// The most images of a rendering: the newest.
+const MAX_SHOWN_IMAGES: usize = 32;
 /// What a record costs beside its texts and images, in bytes: so that empty ones are bounded as well.
 const OVERHEAD: usize = 256;
 
@@ -43,6 +49,8 @@ pub enum Part {
     Text(String),
     /// An image.
     Image(EvidenceImage),
+    /// So many images that are not kept.
+    MoreImages(usize),
 }
 
 /// Whose result it is.
@@ -76,9 +84,8 @@ impl EvidenceRecord {
     /// for texts that are still to come; without, the texts are one.
     #[must_use]
     pub fn new(from: Provenance, parts: Vec<Part>) -> Self {
-        let has_images = parts.iter().any(|part| matches!(part, Part::Image(_)));
-        let parts = if has_images { parts.into_iter().map(barred).collect() } else { joined(parts) };
-        Self { from, parts: within(parts) }
+        let has_images = parts.iter().any(|part| !matches!(part, Part::Text(_)));
+        Self { from, parts: within(joined(parts, if has_images { MAX_TEXTS } else { 0 })) }
     }
 
     /// Whether it has a text.
@@ -87,17 +94,17 @@ impl EvidenceRecord {
         self.parts.iter().any(|part| matches!(part, Part::Text(_)))
     }
 
-    /// Whether it has an image.
+    /// Returns how many images it has.
     #[must_use]
-    pub fn has_images(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Image(_)))
+    pub fn images(&self) -> usize {
+        self.parts.iter().filter(|part| matches!(part, Part::Image(_))).count()
     }
 
     /// Returns the same without its images.
     #[must_use]
     pub fn without_images(&self) -> Self {
-        let texts = self.parts.iter().filter(|part| matches!(part, Part::Text(_)));
-        Self { from: self.from.clone(), parts: texts.cloned().collect() }
+        let left = self.parts.iter().filter(|part| !matches!(part, Part::Image(_)));
+        Self { from: self.from.clone(), parts: left.cloned().collect() }
     }
 
     /// Returns what it takes in a store, in bytes.
@@ -106,50 +113,45 @@ impl EvidenceRecord {
         let of = |part: &Part| match part {
             Part::Text(text) => text.len(),
             Part::Image(image) => image.url.len(),
+            Part::MoreImages(_) => 0,
         };
         OVERHEAD + self.from.0.len() + self.parts.iter().map(of).sum::<usize>()
     }
 }
 
-fn barred(part: Part) -> Part {
-    match part {
-        Part::Text(text) => Part::Text(bar(&text)),
-        image @ Part::Image(_) => image,
+/// Makes one text of those beyond the first `apart` ones.
+fn joined(parts: Vec<Part>, apart: usize) -> Vec<Part> {
+    let (mut kept, mut rest, mut texts) = (Vec::new(), Vec::new(), 0);
+    for part in parts {
+        match part {
+            Part::Text(text) if texts == apart => rest.push(text),
+            part => {
+                texts += usize::from(matches!(part, Part::Text(_)));
+                kept.push(part);
+            }
+        }
     }
+    if !rest.is_empty() {
+        kept.push(Part::Text(rest.join("\n")));
+    }
+    kept
 }
 
-fn joined(parts: Vec<Part>) -> Vec<Part> {
-    let texts: Vec<String> = parts
+/// Cuts the texts to [`MAX_TEXT`] together, their bars included. What could not be kept in any case is cut off before, so that
+/// a text of nothing but line ends costs no more than any other.
+fn within(parts: Vec<Part>) -> Vec<Part> {
+    let barred: Vec<Part> = parts
         .into_iter()
-        .filter_map(|part| match part {
-            Part::Text(text) => Some(text),
-            Part::Image(_) => None,
+        .map(|part| match part {
+            Part::Text(text) => Part::Text(bar(&truncate::cut(&text, MAX_TEXT))),
+            other => other,
         })
         .collect();
-    if texts.is_empty() { Vec::new() } else { vec![Part::Text(bar(&texts.join("\n")))] }
-}
-
-/// Puts a bar in front of every line, and makes `</` something else.
-fn bar(text: &str) -> String {
-    let text = text.replace("</", "< /");
-    // What a reader may take for the end of a line counts as one.
-    let lines = text.split(['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}']);
-    lines.map(|line| format!("| {line}")).collect::<Vec<_>>().join("\n")
-}
-
-/// A cut may have gone through a bar, or have left a line's end without its beginning.
-fn rebarred(text: &str) -> String {
-    let line = |line: &str| format!("| {}", line.strip_prefix("| ").or_else(|| line.strip_prefix('|')).unwrap_or(line));
-    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// Cuts the texts to [`MAX_TEXT`] together.
-fn within(parts: Vec<Part>) -> Vec<Part> {
     let cost = |part: &Part| match part {
         Part::Text(text) => MAX_TEXT.cost(text.len()),
-        Part::Image(_) => 0,
+        Part::Image(_) | Part::MoreImages(_) => 0,
     };
-    let mut later: usize = parts.iter().map(cost).sum();
+    let mut later: usize = barred.iter().map(cost).sum();
     let mut left = MAX_TEXT.budget();
     let cut = |part: Part| match part {
         Part::Text(text) => {
@@ -159,9 +161,27 @@ fn within(parts: Vec<Part>) -> Vec<Part> {
             left -= own.min(may);
             Part::Text(if own <= may { text } else { rebarred(&truncate::cut(&text, MAX_TEXT.with_budget(may))) })
         }
-        image @ Part::Image(_) => image,
+        other => other,
     };
-    parts.into_iter().map(cut).collect()
+    barred.into_iter().map(cut).collect()
+}
+
+/// Puts a bar in front of every line, and makes `</` something else.
+fn bar(text: &str) -> String {
+    let text = text.replace("</", "< /");
+    let mut barred = String::with_capacity(text.len() + 2);
+    // What a reader may take for the end of a line counts as one.
+    for (at, line) in text.split(['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}']).enumerate() {
+        barred.push_str(if at == 0 { "| " } else { "\n| " });
+        barred.push_str(line);
+    }
+    barred
+}
+
+/// A cut may have gone through a bar, or have left a line's end without its beginning.
+fn rebarred(text: &str) -> String {
+    let line = |line: &str| format!("| {}", line.strip_prefix("| ").or_else(|| line.strip_prefix('|')).unwrap_or(line));
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// What there is at one moment. Cheap to clone.
@@ -202,19 +222,24 @@ impl Evidence {
         if new == 0 {
             return None;
         }
-        let records: Vec<_> = self.records.iter().filter(|(number, _)| *number > seen).collect();
-        let (mut left, mut from) = (MAX_RENDERED, records.len());
-        for (at, (number, record)) in records.iter().enumerate().rev() {
-            let bytes = length(*number, record);
+        let records = self.records.iter().filter(|(number, _)| *number > seen);
+        let (mut left, mut images) = (MAX_RENDERED, MAX_SHOWN_IMAGES);
+        let mut shown: Vec<(u64, Arc<EvidenceRecord>)> = Vec::new();
+        for (number, record) in records.rev() {
+            // The newest images, and the texts of the others: images are no reason to hide what was said before them.
+            let wanted = record.images();
+            let record = if wanted <= images { Arc::clone(record) } else { Arc::new(record.without_images()) };
+            let bytes = length(*number, &record);
             if bytes > left {
                 break;
             }
-            (left, from) = (left - bytes, at);
+            (left, images) = (left - bytes, images - record.images());
+            shown.push((*number, record));
         }
-        let shown = records.get(from..).unwrap_or_default();
+        shown.reverse();
         let omitted = new - u64::try_from(shown.len()).unwrap_or(new);
         let mut rendering = Rendering::default();
-        for (number, record) in shown {
+        for (number, record) in &shown {
             rendering.add(*number, record);
         }
         let left_out = match omitted {
@@ -259,6 +284,7 @@ impl<'a> Rendering<'a> {
                     }
                     let _infallible = write!(self.text, "[image {place}]");
                 }
+                Part::MoreImages(count) => _ = write!(self.text, "[{count} more images are not kept]"),
             }
             self.text.push('\n');
         }
@@ -337,7 +363,7 @@ mod tests {
             .iter()
             .map(|part| match part {
                 Part::Text(text) => text.matches('x').count(),
-                Part::Image(_) => 0,
+                Part::Image(_) | Part::MoreImages(_) => 0,
             })
             .collect();
         // 3,000 of 6,000 tokens, then 2,998 of 3,000 (the last text costs two), all with two bytes of a bar.
@@ -367,6 +393,30 @@ mod tests {
         let rendered = all.after(0).unwrap();
         assert_eq!(rendered.images.iter().map(|image| &*image.url).collect::<Vec<_>>(), ["data:a", "data:b"]);
         assert_eq!(rendered.text.matches("[image 1]").count(), 2);
+    }
+
+    #[test]
+    fn images_hide_nothing_that_was_said_before_them_and_are_bounded() {
+        let many =
+            |count: usize| (0..count).map(|n| image(&format!("data:{n}"))).chain([Part::MoreImages(3)]).collect();
+        let records = vec![
+            text("said before"),
+            EvidenceRecord::new(from("1"), many(40)),
+            EvidenceRecord::new(from("1"), many(16)),
+        ];
+        let rendered = evidence(records).after(0).unwrap();
+        assert!(rendered.text.contains("| said before"), "{}", rendered.text);
+        assert_eq!(rendered.images.len(), 16, "the newest ones, or none of a result");
+        assert_eq!(rendered.text.matches("[3 more images are not kept]").count(), 2);
+    }
+
+    #[test]
+    fn texts_beyond_the_first_ones_are_one_and_the_newest_result_is_always_told() {
+        let lines = || Part::Text("\n".repeat(30_000));
+        let parts = std::iter::once(image("data:a")).chain(std::iter::repeat_with(lines).take(200));
+        let record = EvidenceRecord::new(from("1"), parts.collect());
+        assert_eq!(record.parts.len(), MAX_TEXTS + 2);
+        assert!(inner(&evidence(vec![record]), 0).starts_with("[result=1 "));
     }
 
     proptest! {

@@ -27,6 +27,7 @@ pub mod outcome;
 pub mod posture;
 pub mod review;
 pub mod revision;
+pub mod role;
 pub mod sandbox;
 pub mod schema;
 pub mod secret;

@@ -96,6 +96,8 @@ pub enum Code {
     ReviewTimedOut,
     /// The auto reviewer gave no answer that can be read, or the action could not be put to it whole.
     ReviewFailed,
+    /// The auto reviewer has denied so much that the session's turn is over.
+    Interrupted,
     /// The agreement was for one call, and another call has used it.
     GrantSpent,
     /// Nobody answered in time.
@@ -152,6 +154,7 @@ impl Code {
             Self::ReviewDenied => "review-denied",
             Self::ReviewTimedOut => "review-timed-out",
             Self::ReviewFailed => "review-failed",
+            Self::Interrupted => "interrupted",
             Self::GrantSpent => "grant-spent",
             Self::AskExpired => "ask-expired",
             Self::AskCancelled => "ask-cancelled",

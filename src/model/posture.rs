@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layer::{LayerKind, LayerRef};
 use super::name::{RawToolName, ServerName, ToolRef};
+use super::role::{LayerRoles, Role};
 
 /// When approval is asked for at all (`approval_policy`). Source: approval-results 1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -155,8 +156,10 @@ pub struct LayerPosture {
     pub reviewer: Option<Reviewer>,
     /// `apps.NAME.approvals_reviewer`, by connector, `_default` included.
     pub app_reviewers: BTreeMap<String, Reviewer>,
-    /// `approvals.channels`: who may answer what this layer asks; unset: everybody.
+    /// `approvals.channels`: where what this layer asks may be answered; unset: everywhere.
     pub channels: Option<BTreeSet<Channel>>,
+    /// `approvals.roles`: who may answer what this layer asks; unset: everybody.
+    pub roles: Option<BTreeSet<Role>>,
     /// The modes for each server.
     pub modes: BTreeMap<ServerName, ServerModes>,
 }
@@ -174,6 +177,7 @@ impl LayerPosture {
             reviewer: None,
             app_reviewers: BTreeMap::new(),
             channels: None,
+            roles: None,
             modes: BTreeMap::new(),
         }
     }
@@ -258,6 +262,16 @@ impl PostureLayers {
         channels
     }
 
+    /// Returns what whoever answers a question has to be in which all of these layers ask, the most trusted layer first: one of
+    /// the roles of each layer that names some (R20).
+    #[must_use]
+    pub fn roles<'a>(&self, asking: impl IntoIterator<Item = &'a LayerRef>) -> Vec<LayerRoles> {
+        let asking: BTreeSet<&LayerRef> = asking.into_iter().collect();
+        let naming = self.layers.iter().filter(|own| asking.contains(&own.layer));
+        let wanted = |own: &LayerPosture| Some(LayerRoles { layer: own.layer.clone(), roles: own.roles.clone()? });
+        naming.filter_map(wanted).collect()
+    }
+
     /// Returns who answers an ask that names nobody, about a tool of this connector if it is an App's: what the most trusted
     /// layer says of the connector, else of Apps in general, else of everything; else a person (approval-results 3.3).
     ///
@@ -334,6 +348,25 @@ mod tests {
         assert_eq!(of(&[LayerKind::Project]), Channel::ALL);
         assert_eq!(of(&[LayerKind::Managed]), [Channel::Terminal, Channel::Queue]);
         assert_eq!(of(&[LayerKind::Managed, LayerKind::User]), [Channel::Queue]);
+    }
+
+    #[test]
+    fn r20_every_asking_layer_that_names_roles_wants_one_of_its_own() {
+        let naming =
+            |kind, roles: &[&str]| LayerPosture { roles: Some(Role::of_groups(roles.iter().copied())), ..layer(kind) };
+        let layers = PostureLayers::new(vec![
+            naming(LayerKind::User, &["ops"]),
+            naming(LayerKind::Managed, &["security", "audit"]),
+            layer(LayerKind::Project),
+        ]);
+        let of = |kinds: &[LayerKind]| {
+            let asking: Vec<LayerRef> = kinds.iter().map(|kind| LayerRef::new(*kind)).collect();
+            let wanted = layers.roles(&asking);
+            wanted.iter().map(|wanted| format!("{}: {}", wanted.layer, wanted.words())).collect::<Vec<_>>()
+        };
+        assert!(of(&[LayerKind::Project]).is_empty());
+        assert_eq!(of(&[LayerKind::User]), ["user: `ops`"]);
+        assert_eq!(of(&[LayerKind::User, LayerKind::Managed]), ["managed: `audit` or `security`", "user: `ops`"]);
     }
 
     #[test]

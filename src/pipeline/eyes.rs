@@ -8,19 +8,21 @@ use futures::future::BoxFuture;
 use super::admit::catalog::Catalog;
 use super::consent::agree::Told;
 use super::consent::connector;
-use super::emit::sanitise::{About, Definitions, ShownDefinition, Unshown, Viewer};
+use super::emit::sanitise::{self, About, Aside, Definitions, ShownDefinition, Unshown, Viewer};
 use super::{CallRequest, Pipeline};
 use crate::model::caller::Caller;
 use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::model::verdict::Remember;
-use crate::ports::approval::Kind;
+use crate::ports::approval::{Kind, PolicySet};
 use crate::ports::clock::Clock;
-use crate::ports::reviewer::{Question, Reply, Reviewer};
+use crate::ports::reviewer::{AskedConnector, Question, Reply, Reviewer};
 use crate::ports::state::PolicyState;
 
 /// The longest title in a question, in characters.
 const MAX_TITLE: usize = 128;
+/// The longest description in a question, of the tool or of its connector, in characters.
+const MAX_DESCRIPTION: usize = 2048;
 
 /// What is needed to look at a definition for one caller, under the policies in force.
 pub(super) struct Eyes {
@@ -71,13 +73,44 @@ impl Eyes {
         !judged.folded.disabled.is_empty()
     }
 
-    /// A reviewer whose questions about this tool have its title, as far as the sanitisers leave one. The title is the
-    /// server's own words, and a question goes to the client.
-    pub(super) fn titling(self, tool: &Arc<CatalogTool>, inner: Arc<dyn Reviewer>) -> Arc<dyn Reviewer> {
-        if tool.definition.title().is_none() {
-            return inner;
+    /// A reviewer whose questions about this tool tell of it what the sanitisers leave: title, description and connector. They
+    /// are the server's own words, and a question goes to the client.
+    pub(super) fn introducing(self, tool: &Arc<CatalogTool>, inner: Arc<dyn Reviewer>) -> Arc<dyn Reviewer> {
+        Arc::new(Introduced { eyes: self, tool: Arc::clone(tool), inner })
+    }
+
+    /// What the sanitisers leave of words about a tool that are no definition and no answer; none: nothing. `whose` they are, is
+    /// for the log.
+    pub(super) async fn clean(
+        &self,
+        policies: &PolicySet,
+        tool: &CatalogTool,
+        (whose, text): (&(dyn std::fmt::Display + Sync), &str),
+    ) -> Option<String> {
+        if policies.sanitisers.is_empty() {
+            return Some(text.to_owned());
         }
-        Arc::new(Titled { eyes: self, tool: Arc::clone(tool), inner })
+        let about = self.about(tool).await?;
+        match sanitise::words(policies, &about, text).await {
+            Aside::Whole => Some(text.to_owned()),
+            Aside::Edited(left) => Some(left),
+            Aside::Withheld(why) => {
+                tracing::warn!(%whose, %why, "what it said is not shown");
+                None
+            }
+        }
+    }
+
+    /// The connector of a tool as a question tells of it.
+    async fn connector(&self, policies: &PolicySet, tool: &CatalogTool) -> Option<AskedConnector> {
+        let own = tool.connector.as_ref()?;
+        let left = async |text: Option<&String>, most: usize| {
+            let left = self.clean(policies, tool, (&"a connector", text?)).await?;
+            Some(text::shown(&left, most))
+        };
+        let (name, description) =
+            (left(own.name.as_ref(), MAX_TITLE).await, left(own.description.as_ref(), MAX_DESCRIPTION).await);
+        Some(AskedConnector { id: text::shown(&own.id, MAX_TITLE), name, description })
     }
 
     /// Tells an auto reviewer what the sanitisers leave of this tool's title and description.
@@ -110,14 +143,14 @@ impl Eyes {
     }
 }
 
-struct Titled {
+struct Introduced {
     eyes: Eyes,
     tool: Arc<CatalogTool>,
     inner: Arc<dyn Reviewer>,
 }
 
 #[async_trait]
-impl Reviewer for Titled {
+impl Reviewer for Introduced {
     async fn ask(&self, question: &Question) -> Reply {
         let (eyes, snapshot) = (&self.eyes, self.eyes.catalog.current());
         let looked = eyes.definitions.look_at(&self.tool, snapshot.policies(), &eyes.viewer()).await;
@@ -125,7 +158,10 @@ impl Reviewer for Titled {
         let shown = looked.ok();
         let title = shown.as_ref().and_then(ShownDefinition::title).map(|title| self.tool.own_title(title));
         let title = title.map(|title| text::shown(title, MAX_TITLE));
-        self.inner.ask(&Question { title, ..question.clone() }).await
+        let description = shown.as_ref().and_then(ShownDefinition::description);
+        let description = description.map(|text| text::shown(text, MAX_DESCRIPTION));
+        let connector = eyes.connector(snapshot.policies(), &self.tool).await;
+        self.inner.ask(&Question { title, description, connector, ..question.clone() }).await
     }
 
     fn widest(&self) -> Remember {

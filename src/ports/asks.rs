@@ -5,10 +5,13 @@
 //! waits for it holds a lease and renews it. An allow under a lease is for the waiting call; one without becomes a grant for
 //! one call, if the agreement lasts. No answer becomes both.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::reviewer::Question;
 use crate::model::caller::TenantId;
+use crate::model::role::Role;
 use crate::model::verdict::Remember;
 
 /// The most pending questions of one tenant. As many ended ones are kept beside them.
@@ -110,6 +113,8 @@ pub struct Answer {
     pub decision: Decision,
     /// Who says it.
     pub approver: String,
+    /// What they are, as far as somebody vouches for it (R20). The queue compares them with the question, and does not keep them.
+    pub roles: BTreeSet<Role>,
     /// Whether it comes from a channel of whoever waits, and so is delivered at once.
     pub own: bool,
 }
@@ -140,6 +145,9 @@ pub enum NotAnswered {
     /// Its deadline is over.
     #[error("its deadline is over")]
     Expired,
+    /// Whoever allows has none of the roles that a layer wants for its asks (R20); the text names both.
+    #[error("{0}")]
+    WithoutRole(String),
     /// The answer is none of those that were offered.
     #[error("that was not offered")]
     NotOffered(Vec<Remember>),

@@ -13,9 +13,20 @@ use crate::model::answerable::{Answerable, QuestionKind};
 /// The largest parameters of one question, in bytes of JSON.
 pub const MAX_QUESTION: usize = 1024 * 1024;
 
+/// Who asks a client something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskedBy {
+    /// The server of the call.
+    Server,
+    /// This host, for itself: an auto reviewer that asks the client's model. Nothing of it is the server's.
+    Host,
+}
+
 /// One question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerQuestion {
+    /// Who asks.
+    pub by: AskedBy,
     /// What is asked for.
     pub kind: QuestionKind,
     /// The parameters as the server spelled them: an object, at most [`MAX_QUESTION`] bytes; untrusted.

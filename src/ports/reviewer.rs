@@ -12,6 +12,8 @@ use super::grants::GrantSubject;
 use crate::model::digest::Digest;
 use crate::model::name::{CallId, ToolRef};
 use crate::model::posture::Channel;
+use crate::model::role::{LayerRoles, Role};
+use crate::model::text::shown;
 use crate::model::verdict::{AskKey, Remember, Reviewers, StandingAsk};
 
 /// A question for a person: everything that is needed to decide, made fit to be shown.
@@ -27,6 +29,10 @@ pub struct Question {
     pub tool: ToolRef,
     /// The tool's title as the sanitisers leave it, bounded, control characters visible.
     pub title: Option<String>,
+    /// The tool's description in the same way.
+    pub description: Option<String>,
+    /// The App connector that the tool belongs to, its words in the same way.
+    pub connector: Option<AskedConnector>,
     /// The arguments as sorted JSON, bounded, control characters visible.
     pub arguments: String,
     /// The files that the arguments name, as they were opened; at most 16.
@@ -48,6 +54,8 @@ pub struct Question {
     pub options: Vec<Remember>,
     /// Which channels may answer (R20). Never all of those that are there, if a layer names others.
     pub channels: BTreeSet<Channel>,
+    /// What whoever allows must be: one of the roles of each (R20). Refusing needs none.
+    pub roles: Vec<LayerRoles>,
     /// How long an answer is waited for.
     pub deadline: Duration,
 }
@@ -58,6 +66,50 @@ impl Question {
     pub fn may_be_answered_by(&self, channel: Channel) -> bool {
         self.channels.contains(&channel)
     }
+
+    /// Says why an allow of somebody with these roles does not count, with layer, component and rule; none if it does (R20).
+    /// A channel to such a person does not ask, and says [`Reply::Nobody`].
+    #[must_use]
+    pub fn wants_other_than(&self, roles: &BTreeSet<Role>) -> Option<String> {
+        let wanted = self.roles.iter().find(|wanted| !wanted.are_met_by(roles))?;
+        Some(wants(wanted, &self.asks))
+    }
+
+    /// Returns the words for the record by which somebody with these roles answers: the name, and the roles that count here.
+    #[must_use]
+    pub fn named(&self, approver: &str, roles: &BTreeSet<Role>) -> String {
+        let all: BTreeSet<&Role> = self.roles.iter().flat_map(|wanted| wanted.roles.intersection(roles)).collect();
+        match all.is_empty() {
+            true => approver.to_owned(),
+            false => {
+                let words: Vec<String> = all.into_iter().map(|role| shown(role.as_str(), SHOWN_ROLE)).collect();
+                format!("{approver} as {}", words.join(", "))
+            }
+        }
+    }
+}
+
+/// Says which asks are for which roles: the first of the layer that wants them, by layer, component and rule.
+#[must_use]
+pub fn wants<'a>(wanted: &LayerRoles, asks: impl IntoIterator<Item = &'a StandingAsk>) -> String {
+    let ask = asks.into_iter().find(|ask| ask.key.source.layer == wanted.layer);
+    let who = ask.map_or_else(|| wanted.layer.to_string(), |ask| ask.key.source.to_string());
+    let rule = ask.and_then(|ask| ask.key.rule.as_ref()).map_or_else(String::new, |rule| format!(", rule {rule}"));
+    format!("what {who}{rule} asks is allowed by the role {} alone (`approvals.roles`)", wanted.words())
+}
+
+/// The most characters of a role in a record.
+const SHOWN_ROLE: usize = 64;
+
+/// An App connector, as far as the sanitisers leave its words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AskedConnector {
+    /// Its id.
+    pub id: String,
+    /// Its name for people.
+    pub name: Option<String>,
+    /// What it is for.
+    pub description: Option<String>,
 }
 
 /// What an agreement to a question is an agreement to: enough to make a grant of it, and nothing of the arguments.
@@ -117,6 +169,8 @@ pub enum Reply {
         approver: String,
         /// Where they chose.
         channel: Channel,
+        /// What they are, as far as somebody vouches for it (R20).
+        roles: Roles,
     },
     /// Refused, or an answer that chose nothing that was offered (R20).
     Declined,
@@ -126,6 +180,23 @@ pub enum Reply {
     Expired,
     /// There is nobody to ask, or this channel cannot ask.
     Nobody,
+}
+
+/// What vouches for the roles of whoever answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Roles {
+    /// They have these; none is what nobody vouches for.
+    Of(BTreeSet<Role>),
+    /// The queue compared them with the question when it took the answer, and keeps the answer alone.
+    Compared,
+}
+
+impl Roles {
+    /// Nobody vouches for any.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Of(BTreeSet::new())
+    }
 }
 
 /// A channel to a person. Contract: answers within the question's deadline; dropping the future withdraws the question.

@@ -274,17 +274,20 @@ pub fn scope_word(scope: Remember) -> &'static str {
 pub enum View {
     /// What a model reads.
     Model,
+    /// What a completed item shows.
+    Event,
 }
 
 impl View {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Model];
+    pub const ALL: [Self; 2] = [Self::Model, Self::Event];
 
     /// Returns its name as it is told.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Model => "model",
+            Self::Event => "event",
         }
     }
 }

@@ -256,6 +256,21 @@ pub struct Progress {
 pub trait ProgressSink: Send + Sync {
     /// Takes one.
     fn progress(&self, progress: Progress);
+
+    /// Hears what the call waits for while its server does not have it, again and again for as long as it waits (R21). By default
+    /// nothing is done with that.
+    fn waiting(&self, _waits_for: WaitsFor) {}
+}
+
+/// What a call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// Hooks, before or after it.
+    Hooks,
+    /// An auto reviewer.
+    AutoReviewer,
+    /// A person.
+    Person,
 }
 
 /// A request that was handed over. Dropping it before its answer tells the upstream that it is cancelled.

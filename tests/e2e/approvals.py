@@ -4,9 +4,12 @@ Needs in its environment: PORTCULLIS_BIN (the binary). Prints a line for each ch
 says what was seen.
 """
 
+import hashlib
 import json
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -27,6 +30,7 @@ MODERN = "2026-07-28"
 OVERALL = 240
 PATIENCE = 60
 TOOL = "odd__say"
+KEY = "a key of the test"
 
 
 class Failed(Exception):
@@ -42,19 +46,35 @@ def check(claim, held, seen=None):
 class Place:
     """A folder with a server that says nothing of its tools, so that each is asked about."""
 
-    def __init__(self, folder, ask_timeout):
+    def __init__(self, folder, ask_timeout, queue=False):
         self.folder = Path(folder).resolve()
         user = self.folder / "config" / "portcullis"
         user.mkdir(parents=True)
         config = user / "config.toml"
         config.write_text(
             f"[limits]\nask_timeout_sec = {ask_timeout}\n\n"
+            f"{'[approvals]' if queue else ''}\n{'queue = true' if queue else ''}\n"
             f"[mcp_servers.odd]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(HERE / 'odd_server.py')])}\n"
         )
         # Layer files that others could write are refused (R6).
         config.chmod(0o600)
         self.log = self.folder / "log.jsonl"
         self.stderr = self.folder / "stderr.txt"
+        self.pid = self.folder / "pid.txt"
+        state = self.folder / "state" / "portcullis"
+        state.mkdir(parents=True, mode=0o700)
+        key = state / "approver.key"
+        key.touch(mode=0o600)
+        key.write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
+
+    def approvals(self, *args, key=None):
+        """Runs `approvals` in a process of its own, without a terminal; returns its exit code and what it printed."""
+        environment = self.environment() | ({"PORTCULLIS_APPROVER_KEY": key} if key else {})
+        command = [BINARY, "approvals", *args, "--format", "json"]
+        ran = subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, timeout=PATIENCE, start_new_session=True
+        )
+        return ran.returncode, (json.loads(ran.stdout) if ran.stdout.strip() else ran.stderr.decode())
 
     def environment(self):
         kept = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
@@ -64,9 +84,9 @@ class Place:
 @asynccontextmanager
 async def gateway(place, mode, answer):
     with place.stderr.open("a") as errors:
-        launch = StdioServerParameters(
-            command=BINARY, args=["serve", "--log", str(place.log)], env=place.environment(), cwd=place.folder
-        )
+        # Who is killed must be known.
+        serve = f"echo $$ > {shlex.quote(str(place.pid))}; exec {shlex.quote(BINARY)} serve --log {shlex.quote(str(place.log))}"
+        launch = StdioServerParameters(command="/bin/sh", args=["-c", serve], env=place.environment(), cwd=place.folder)
         async with Client(stdio_client(launch, errlog=errors), mode=mode, elicitation_callback=answer) as client:
             with anyio.fail_after(PATIENCE):
                 while TOOL not in [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]:
@@ -219,11 +239,113 @@ async def replay(place):
         check(f"{MODERN}: once", getattr(again, "code", None) == -32602, again)
 
 
+async def pending(place, count):
+    """Waits until so many questions wait in the queue; returns their ids, the oldest first."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            code, found = await anyio.to_thread.run_sync(place.approvals, "list")
+            if code == 0 and len(found) == count:
+                return [ask["question"]["id"] for ask in reversed(found)]
+            await anyio.sleep(0.1)
+
+
+async def other_terminal(place, mode):
+    """Two calls of a client that cannot be asked wait in the queue; another process answers them, the second one first."""
+    done = {}
+    async with gateway(place, mode, None) as client:
+
+        async def one(text):
+            done[text] = await say(client, text)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, "first")
+            first = (await pending(place, 1))[0]
+            group.start_soon(one, "second")
+            second = (await pending(place, 2))[1]
+            told = place.approvals("allow", second)
+            check(f"{mode}: another process without the key allows nothing", told[0] == 3, told)
+            told = place.approvals("allow", second, key=KEY)
+            check(f"{mode}: with the key it allows", told[0] == 0, told)
+            with anyio.fail_after(PATIENCE):
+                while "second" not in done:
+                    await anyio.sleep(0.02)
+            check(f"{mode}: the call that was allowed runs while the other one waits", "first" not in done, done)
+            told = place.approvals("deny", first)
+            check(f"{mode}: a refusal needs no key", told[0] == 0, told)
+    check(f"{mode}: the call that was allowed from another process has run", said(done["second"]) == "second", done)
+    check(f"{mode}: the one that was refused has not", code(done["first"]) == "declined", done)
+
+
+async def kill_and_restart(place, mode):
+    """The host is killed while its question waits; the answer holds for the same call of the next host, once."""
+    lost = []
+
+    async def call_and_lose():
+        try:
+            async with gateway(place, mode, None) as client:
+
+                async def call():
+                    lost.append(await say(client, "again"))
+
+                async with anyio.create_task_group() as group:
+                    group.start_soon(call)
+                    asked.extend(await pending(place, 1))
+                    os.kill(int(place.pid.read_text()), signal.SIGKILL)
+                    group.cancel_scope.cancel()
+        except BaseException as error:  # noqa: BLE001 - however the SDK tells of a server that is gone
+            if not isinstance(root_cause(error), Exception):
+                raise
+            lost.append(root_cause(error))
+
+    asked = []
+    await call_and_lose()
+    check(f"{mode}: a question was open when the host was killed", len(asked) == 1, (asked, lost))
+    check(f"{mode}: and its call came to no answer", not any(getattr(end, "content", None) for end in lost), lost)
+    async with gateway(place, mode, None) as client:
+        told = place.approvals("allow", asked[0], key=KEY)
+        check(f"{mode}: the question outlives the host and is allowed", told[0] == 0, told)
+        with anyio.fail_after(PATIENCE):
+            # Until the lease of the host that is gone has ended, the answer is its own to take.
+            while len((await anyio.to_thread.run_sync(place.approvals, "grants"))[1]) != 1:
+                await anyio.sleep(0.2)
+        result = await say(client, "again")
+        check(f"{mode}: the same call runs under the next host without a question", said(result) == "again", result)
+        grants = place.approvals("grants")
+        check(f"{mode}: once", grants == (0, []), grants)
+
+
+async def queue_beside_client(place, mode):
+    """A client that can be asked, and does not answer: the queue answers for it."""
+    forever = anyio.Event()
+
+    async def answer(_context, _params):
+        await forever.wait()
+        return types.ElicitResult(action="decline")
+
+    async with gateway(place, mode, answer) as client:
+        done = []
+
+        async def one():
+            done.append(await say(client, "beside"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            told = place.approvals("allow", (await pending(place, 1))[0], key=KEY)
+            check(f"{mode}: what the client is asked can be allowed elsewhere", told[0] == 0, told)
+            # In the stateless era the client comes back with its own answer, and finds that the call has run.
+            if mode == MODERN:
+                forever.set()
+    check(f"{mode}: and the call runs", said(done[0]) == "beside", done)
+
+
 async def everything(place_of):
     for mode in ("legacy", MODERN):
         await answers(place_of(600), mode)
         await at_once(place_of(600), mode)
         await nobody(place_of(600), mode)
+        await other_terminal(place_of(600, queue=True), mode)
+        await kill_and_restart(place_of(600, queue=True), mode)
+        await queue_beside_client(place_of(600), mode)
     await answers(place_of(600), "auto")
     await silence_legacy(place_of(1))
     await silence_modern(place_of(1))
@@ -248,8 +370,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="portcullis-e2e-") as folder:
         places = []
 
-        def place_of(ask_timeout):
-            places.append(Place(Path(folder) / str(len(places)), ask_timeout))
+        def place_of(ask_timeout, queue=False):
+            places.append(Place(Path(folder) / str(len(places)), ask_timeout, queue))
             return places[-1]
 
         try:

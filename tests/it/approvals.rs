@@ -1,9 +1,23 @@
 //! Questions that wait outlive their caller, and are answered from another terminal (R20, R21).
 
+use std::sync::Arc;
+
+use portcullis::adapters::store::memory_asks::in_memory;
+use portcullis::host::build::{Built, HostBuilder};
+use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::digest::Digest;
+use portcullis::model::item::Status;
+use portcullis::model::layer::LayerKind;
+use portcullis::model::name::ServerName;
+use portcullis::model::verdict::Remember;
+use portcullis::ports::asks::{Answer, Asks, Decision, Delivery};
+use portcullis::ports::reviewer::NobodyThere;
 use serde_json::{Value, json};
 
 use crate::cli::Place;
+use crate::fakes::Journal;
+use crate::fakes::house::{call, spec};
+use crate::fakes::server::{FakeServer, tool};
 use crate::support::served::Served;
 use crate::support::{eventually, scripted_server};
 
@@ -53,14 +67,48 @@ async fn r20_r21_a_question_is_answered_from_another_terminal_with_the_key_only(
     assert!(code == 4 && err.contains("allowed session by approver key"), "{code} {err}");
 }
 
+#[tokio::test]
+async fn r20_what_a_layer_asks_of_a_role_is_allowed_by_a_key_that_carries_it() {
+    let config = config().replace("queue = true", "queue = true\nroles = [\"no such group\", \"on call\"]");
+    let mut served = with_key_of(&config, "").await;
+    served.request("call", "tools/call", &json!({ "name": "s__echo", "arguments": {} }).to_string()).await;
+    eventually("it is pending", || (pending(&served).len() == 1).then_some(())).await;
+    let id = pending(&served)[0]["question"]["id"].as_str().unwrap().to_owned();
+    let (_, shown, _) = approvals(&served, &["show", &id], None);
+    assert!(shown.contains("Allowed only by: `no such group` or `on call` (the user"), "{shown}");
+
+    let (code, _, err) = approvals(&served, &["allow", &id], Some(KEY));
+    assert!(code == 3 && err.contains("`no such group` or `on call`") && err.contains("user"), "{code} {err}");
+    // Not even a code is asked for at a terminal of somebody who may not allow it.
+    let (code, _, err) = approvals(&served, &["allow", &id], None);
+    assert!(code == 3 && err.contains("`on call`"), "{code} {err}");
+    assert_eq!(pending(&served).len(), 1);
+
+    set_key(&served, "users\non call\n");
+    let (code, _, err) = approvals(&served, &["allow", &id], Some(KEY));
+    assert!(code == 0, "{code} {err}");
+    assert!(served.answer(json!("call")).await["result"]["isError"].is_null());
+    let (_, all, _) = approvals(&served, &["list", "--all"], None);
+    assert!(all.contains("allowed once by approver key as on call"), "{all}");
+}
+
 /// The program with an approver key.
 async fn with_key() -> Served {
-    let served = Served::greeted(&config(), &[]).await;
-    let key = format!("{}\n", Digest::of(KEY.as_bytes()));
+    with_key_of(&config(), "").await
+}
+
+/// The same with this configuration; the key carries these roles, one a line.
+async fn with_key_of(config: &str, roles: &str) -> Served {
+    let served = Served::greeted(config, &[]).await;
+    set_key(&served, roles);
+    served
+}
+
+fn set_key(served: &Served, roles: &str) {
+    let key = format!("{}\n{roles}", Digest::of(KEY.as_bytes()));
     let file = served.path("state/portcullis/approver.key");
     std::fs::write(&file, key).unwrap();
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    served
 }
 
 #[tokio::test]
@@ -119,4 +167,26 @@ fn bad_ids_and_an_empty_queue_are_said() {
     assert!(ran.code == 2 && ran.err.contains("there is no `ask_1`"), "{}", ran.err);
     assert_eq!(place.run(&["approvals", "forget"]).code, 2);
     assert_eq!(place.run(&["approvals", "key", "set"]).code, 3);
+}
+
+#[tokio::test]
+async fn r21_a_host_that_is_built_with_a_queue_has_its_questions_wait_there() {
+    let (asks, now_ms): (Arc<dyn Asks>, u64) = (Arc::new(in_memory(Arc::default())), 1_000);
+    let built = async |layer: &str| -> Built {
+        let files = FakeServer::new("files", &Journal::default(), vec![tool("use")]);
+        let name = ServerName::parse("files").unwrap();
+        let builder = HostBuilder::new().layer(LayerKind::User, layer, ".").queue(Arc::clone(&asks));
+        builder.server(LayerKind::User, name, spec(&files)).start().await.ok().unwrap()
+    };
+    let off = built("approval_policy = 'untrusted'\n[approvals]\nqueue = false\n").await;
+    assert!(off.desk.is_none(), "a layer switches the queue off");
+    let waits = built("approval_policy = 'untrusted'\n[approvals]\nqueue = true\n").await;
+    let session = waits.session(Caller::local("me"), Arc::new(NobodyThere));
+    let calling = tokio::spawn(async move { session.call(call("files/use")).await });
+    let tenant = TenantId::new("local");
+    let asked = eventually("it is pending", || asks.list(&tenant, false, now_ms).unwrap().pop()).await;
+    let (decision, approver) = (Decision::Allow(Remember::Never), "ann".to_owned());
+    let answer = Answer { decision, approver, roles: Default::default(), own: false };
+    assert_eq!(asks.answer(&asked.question.id, &answer, now_ms), Ok(Delivery::Waiting));
+    assert_eq!(calling.await.unwrap().item.status, Status::Completed);
 }

@@ -306,6 +306,7 @@ async fn leased(bench: &Bench, person: &Person) -> (CallId, barrier::Lease, Note
         catalog: bench.catalog(),
         grants: &*bench.purse,
         askable: Askable {
+            progress: None,
             hooks: None,
             breaker: &Breaker::default(),
             evidence: Evidence::default(),

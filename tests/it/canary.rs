@@ -31,6 +31,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::support::far_end::{FarEnd, far_ends};
 use crate::support::gate::Client;
+use crate::support::http_server::{HttpServer, json as http_json};
 use crate::support::write_owned;
 
 /// Two halves of a token; neither is one.
@@ -62,6 +63,23 @@ impl std::io::Write for Log {
     }
 }
 
+impl Log {
+    /// Everything that is logged on this thread from now on.
+    fn heard() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_span_events(tracing_subscriber::fmt::format::FmtSpan::FULL)
+            .with_writer(log.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
 impl<'a> MakeWriter<'a> for Log {
     type Writer = Self;
 
@@ -75,6 +93,7 @@ struct House {
     built: Built,
     far: FarEnd,
     items: Arc<MemoryRecorder>,
+    reviewer: HttpServer,
     folder: tempfile::TempDir,
 }
 
@@ -83,14 +102,19 @@ impl House {
         let folder = tempfile::tempdir().unwrap();
         let told = folder.path().join("told");
         let state = folder.path().join("state");
+        let reviewer = HttpServer::start(|_| async {
+            Some(http_json(&json!({ "status": "completed", "output": [{ "type": "message", "content": [
+                { "type": "output_text", "text": r#"{"outcome":"deny"}"# }] }] })))
+        });
         let (name, items) = (ServerName::parse("far").unwrap(), Arc::new(MemoryRecorder::new(64)));
         let (upstream, mut ends) = far_ends("far", Lifecycle::Legacy);
         let layer = format!(
-            "{}[records]\nkeep = true\ninputs = true\n[[hooks.PostToolUse]]\n[[hooks.PostToolUse.hooks]]\ntype = 'command'\n\
+            "approvals_reviewer = 'auto_review'\n[reviewer]\ntype = 'http'\nurl = '{}'\nmodel = 'm'\n[records]\nkeep = true\ninputs = true\n[[hooks.PostToolUse]]\n[[hooks.PostToolUse.hooks]]\ntype = 'command'\n\
              command = ['/bin/sh', '-c', 'cat >> {}']\n",
-            if cleaned { CLEANED } else { "" },
+            reviewer.url(),
             told.display(),
         );
+        let layer = if cleaned { format!("{layer}{CLEANED}") } else { layer };
         write_owned(&told, "");
         let building = HostBuilder::new()
             .places(Places { state: Some(state), ..Places::nowhere() })
@@ -102,12 +126,14 @@ impl House {
             let mut far = ends.next().await;
             far.shake().await;
             let request = far.told("tools/list").await;
-            far.result(&request, json!({ "tools": [tool] })).await;
+            // One that no annotation relaxes is asked about.
+            let reviewed = json!({ "name": "reviewed", "inputSchema": { "type": "object" } });
+            far.result(&request, json!({ "tools": [tool, reviewed] })).await;
             far
         });
         let built = built.unwrap();
         built.host.fleet().settle_fully().await;
-        Self { built, far, items, folder }
+        Self { built, far, items, reviewer, folder }
     }
 
     fn host(&self) -> &Arc<Host> {
@@ -144,13 +170,7 @@ fn tool() -> Value {
 
 /// What everyone is told of one call that is answered so.
 async fn told_of(cleaned: bool, answer: &Value) -> Seen {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::FULL)
-        .with_writer(log.clone())
-        .finish();
-    let _heard = tracing::subscriber::set_default(subscriber);
+    let (log, _heard) = Log::heard();
     let mut house = House::new(cleaned, &tool()).await;
     let mut seen = Seen::new();
 
@@ -171,6 +191,11 @@ async fn told_of(cleaned: bool, answer: &Value) -> Seen {
     seen.insert("item", json!(finished.item).to_string());
     seen.insert("error text", format!("{:?}", finished.item.failure()));
     seen.insert("evidence", session.evidence().after(0).map(|evidence| evidence.text).unwrap_or_default());
+    // The next call is reviewed: what goes to the reviewer's server has the evidence of the first one.
+    let next = FunctionCall::new(Some("mcp__far"), "reviewed", "{}");
+    let _refused = session.dispatch(&step, next).await;
+    seen.insert("reviewer", house.reviewer.asked().iter().map(|asked| asked.body.to_string()).collect());
+    assert_ne!(seen["reviewer"], "", "nobody was asked to review");
 
     // Through the gateway: progress and a log message beside the answer.
     let mut client = Client::of(house.host(), ServeOptions::default());
@@ -180,7 +205,7 @@ async fn told_of(cleaned: bool, answer: &Value) -> Seen {
     let line = client.find(|message| message["id"] == 1).await;
     seen.insert("client", line);
     let mut seen = house.end(seen).await;
-    seen.insert("log and spans", String::from_utf8_lossy(&log.0.lock()).into_owned());
+    seen.insert("log and spans", log.text());
     seen
 }
 
@@ -259,9 +284,27 @@ async fn a_secret_in_any_place_of_an_answer_is_told_to_nobody() {
 }
 
 #[tokio::test]
+async fn without_a_sanitiser_the_secret_is_told_from_every_place() {
+    for (place, answer) in places() {
+        let seen = told_of(false, &answer).await;
+        // Spelled in escapes it is another text, and two texts are two.
+        let wanted = if seen["client"].contains("\\u0067") { HALVES[0].trim_start_matches('g') } else { HALVES[0] };
+        let told = |who: &str| seen[who].contains(wanted) && seen[who].contains(HALVES[1]);
+        assert!(told("client"), "{place}: {}", seen["client"]);
+        match place {
+            // Its data is the gateway's client's alone, and a message is for nobody who is told of results.
+            "an error's data" => {}
+            "protocol error" => assert!(told("model") && told("item"), "{place}"),
+            "tool error" => assert!(told("model") && told("script") && told("item"), "{place}"),
+            _ => assert!(told("hook") && told("hook view") && told("item") && told("items"), "{place}: {seen:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn without_a_sanitiser_everyone_who_is_told_of_an_answer_is_told_the_secret() {
     let seen = told_of(false, &json!({ "content": [text(&secret())] })).await;
-    for who in ["model", "script", "hook view", "hook", "item", "items", "client", "evidence"] {
+    for who in ["model", "script", "hook view", "hook", "item", "items", "client", "evidence", "reviewer"] {
         assert!(seen[who].contains(&secret()), "{who} is told nothing: the other test cannot fail there");
     }
     // These are told of a call, and never of its answer.
@@ -282,6 +325,7 @@ async fn a_secret_in_progress_in_a_log_message_and_in_a_definition_is_told_to_no
     tool["description"] = format!("{MARK} {secret}").into();
     tool["title"] = secret.clone().into();
     tool["_meta"] = json!({ "ui": { "resourceUri": format!("ui://{secret}") } });
+    let (heard, _guard) = Log::heard();
     let mut house = House::new(true, &tool).await;
     let session = house.host().session(Caller::local("ann"), Arc::new(NobodyThere));
     session.show_on(Surface::Library(Exposing { search: true, ..Exposing::library() }));
@@ -310,6 +354,7 @@ async fn a_secret_in_progress_in_a_log_message_and_in_a_definition_is_told_to_no
     for who in ["list", "progress", "log message"] {
         assert!(seen[who].contains(MARK), "{who}: {}", seen[who]);
     }
-    let seen = house.end(seen).await;
+    let mut seen = house.end(seen).await;
+    seen.insert("log and spans", heard.text());
     assert_hidden("definition", &seen);
 }

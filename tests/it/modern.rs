@@ -1,9 +1,18 @@
 //! Clients of the stateless era (2026-07-28) on the same endpoint: no handshake, and a question is the result of the call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis::adapters::clock::SystemClock;
+use portcullis::adapters::store::memory::MemoryGrants;
+use portcullis::adapters::store::memory_asks::in_memory;
 use portcullis::gateway::ServeOptions;
+use portcullis::host::asking::Desk;
+use portcullis::model::caller::TenantId;
 use portcullis::model::outcome::Code;
+use portcullis::model::verdict::Remember;
+use portcullis::ports::asks::{Answer, AskState, Asks, Decision, Delivery, KeptAsk, NotAnswered};
+use portcullis::ports::clock::Clock as _;
 use serde_json::{Value, json};
 
 use crate::support::eventually;
@@ -414,4 +423,83 @@ async fn r21_steps_of_the_server_follow_those_of_the_waiting() {
     );
     assert_eq!(steps[1]["params"]["total"], 1.0);
     client.answer(json!(1)).await;
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(SystemClock.now().as_millisecond()).unwrap()
+}
+
+/// A queue beside the client.
+struct Beside(Arc<dyn Asks>);
+
+impl Beside {
+    fn new() -> Self {
+        Self(Arc::new(in_memory(Arc::new(MemoryGrants::default()))))
+    }
+
+    fn options(&self) -> ServeOptions {
+        let desk = Desk::new(Arc::clone(&self.0), Arc::new(SystemClock));
+        ServeOptions { desk: Some(desk), ..ServeOptions::default() }
+    }
+
+    /// All questions, the newest first.
+    fn all(&self) -> Vec<KeptAsk> {
+        self.0.list(&TenantId::new("local"), true, now_ms()).unwrap()
+    }
+
+    fn answer(&self, decision: Decision) -> Result<Delivery, NotAnswered> {
+        let approver = "another terminal".to_owned();
+        let answer = Answer { decision, approver, roles: Default::default(), own: false };
+        self.0.answer(&self.all()[0].question.id, &answer, now_ms())
+    }
+
+    /// A client whose call of `guarded` is parked, with its question in the queue as well.
+    async fn parked(&self, bench: &Bench) -> (Client, Value) {
+        let mut client = bench.client(self.options());
+        request(&mut client, 1, "tools/list", json!({})).await;
+        let question = request(&mut client, 2, "tools/call", guarded("a")).await;
+        assert_eq!(question["result"]["resultType"], "input_required", "{question}");
+        assert_eq!(self.all().len(), 1, "the question is not in the queue");
+        (client, question)
+    }
+}
+
+#[tokio::test]
+async fn r21_a_parked_call_that_another_terminal_answers_goes_on_and_its_client_fetches_what_came_of_it() {
+    for (decision, runs) in [(Decision::Allow(Remember::Never), true), (Decision::Deny, false)] {
+        let (bench, beside) = (Bench::new(&["guarded"]), Beside::new());
+        let (mut client, question) = beside.parked(&bench).await;
+        assert_eq!(beside.answer(decision), Ok(Delivery::Waiting));
+        // Nobody comes back for it: the call itself goes on.
+        eventually("the call ends", || (bench.items.completed().len() == 1).then_some(())).await;
+        assert_eq!(calls(&bench), usize::from(runs));
+        // What the client says now is too late either way.
+        let other = if runs { json!({ "action": "decline" }) } else { choose("allow") };
+        let answer = request(&mut client, 3, "tools/call", again(&guarded("a"), &question, other)).await;
+        assert_eq!(code(&answer), &if runs { Value::Null } else { json!("declined") }, "{answer}");
+        assert_eq!((calls(&bench), bench.items.completed().len()), (usize::from(runs), 1), "it was called anew");
+    }
+}
+
+#[tokio::test]
+async fn r21_what_the_client_of_a_parked_call_answers_first_counts_and_the_queue_knows() {
+    let (bench, beside) = (Bench::new(&["guarded"]), Beside::new());
+    let (mut client, question) = beside.parked(&bench).await;
+    let answer = request(&mut client, 3, "tools/call", again(&guarded("a"), &question, choose("allow"))).await;
+    assert!(answer["result"]["isError"].is_null(), "{answer}");
+    assert!(matches!(beside.answer(Decision::Deny), Err(NotAnswered::Already(_))));
+    let AskState::Answered { approver, outcome: Delivery::Delivered, .. } = &beside.all()[0].state else { panic!() };
+    assert!(approver.contains("elicitation by client `modern`"), "{approver}");
+}
+
+#[tokio::test]
+async fn r21_a_parked_call_whose_client_goes_leaves_its_question_for_the_same_call_once() {
+    let (bench, beside) = (Bench::new(&["guarded"]), Beside::new());
+    let (mut client, _question) = beside.parked(&bench).await;
+    client.hang_up();
+    client.ended().await.0.unwrap();
+    let left = &beside.all()[0];
+    assert!(left.is_open(now_ms()) && !left.is_awaited(now_ms()), "{:?}", left.state);
+    assert!(matches!(beside.answer(Decision::Allow(Remember::Never)), Ok(Delivery::Granted(_))));
+    assert_eq!(calls(&bench), 0);
 }

@@ -5,7 +5,7 @@ use portcullis::config::{EmbeddedLayer, EveryCall, LayerState, Places, Resolved,
 use portcullis::model::digest::Digest;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::name::{ServerName, ToolRef};
-use portcullis::model::posture::{ApprovalMode, ApprovalPolicy, Profile};
+use portcullis::model::posture::{ApprovalMode, ApprovalPolicy, Profile, Reviewer};
 use portcullis::model::verdict::OnFailure;
 use proptest::prelude::*;
 use serde_json::json;
@@ -48,6 +48,47 @@ fn only_managed_system_and_organisation_may_have_requirements() {
     let project = sound(&[(Project, "[requirements]\nprojects = false\n")]);
     assert!(problems(&project).contains("may have requirements"));
     assert!(matches!(project.layers[0].state, LayerState::Broken(_)), "{:?}", project.layers);
+}
+
+#[test]
+fn requirements_say_who_may_be_chosen_to_answer_asks() {
+    let demands = |who: &str| format!("[requirements]\napprovals_reviewers = [{who}]\n");
+    let chooses = |who: &str| format!("approvals_reviewer = '{who}'\n[apps.bank]\napprovals_reviewer = '{who}'\n");
+    let answers = |requirement: &str, user: &str| {
+        let resolved = sound(&[(Managed, requirement), (User, user)]);
+        let said = problems(&resolved);
+        (resolved.postures.reviewer(None), resolved.postures.reviewer(Some("bank")), said)
+    };
+    let (person, auto) = (Reviewer::User, Reviewer::AutoReview);
+    let (all, bank, said) = answers(&demands("'user'"), &chooses("auto_review"));
+    assert_eq!((all, bank), (person, person));
+    for key in ["`approvals_reviewer`", "`apps.bank.approvals_reviewer`"] {
+        assert!(
+            said.contains(key) && said.contains("`requirements.approvals_reviewers` of the managed layer"),
+            "{said}"
+        );
+    }
+    let (all, bank, said) = answers(&demands("'auto_review'"), &chooses("user"));
+    assert_eq!((all, bank), (auto, auto), "{said}");
+    assert_eq!(answers(&demands("'auto_review'"), ""), (auto, auto, String::new()), "what is demanded needs no choice");
+    assert_eq!(answers(&demands("'auto_review', 'user'"), &chooses("user")).0, person);
+    assert_eq!(answers(&demands("'auto_review', 'user'"), ""), (person, person, String::new()));
+    assert!(said_of(&demands("")).contains("names nobody"));
+}
+
+fn said_of(managed: &str) -> String {
+    said(&resolved(&[(Managed, managed)]).refusals)
+}
+
+#[test]
+fn r1_requirements_forbid_the_auto_reviewers_of_less_trusted_layers_which_then_allow_nothing() {
+    let own = "[reviewer]\ntype = 'sampling'\n";
+    let organisation = format!("{own}[requirements]\nreviewers = false\n");
+    let resolved = sound(&[(Managed, own), (Organisation, &organisation), (User, own)]);
+    let ways: Vec<_> = resolved.reviewers.iter().map(|entry| (entry.layer.kind(), entry.way.is_ok())).collect();
+    assert_eq!(ways, [(Managed, true), (Organisation, true), (User, false)], "each stays in its place");
+    let said = problems(&resolved);
+    assert!(said.contains("refused by `requirements.reviewers` of the organisation layer"), "{said}");
 }
 
 #[test]

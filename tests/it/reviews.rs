@@ -8,7 +8,8 @@ use portcullis::model::outcome::{Code, Stage};
 use portcullis::model::posture::{ApprovalPolicy, Reviewer as Answers};
 use portcullis::model::review::{Judgement, ReviewSaid};
 use portcullis::model::verdict::{Ask, Remember, Reviewers, Verdict};
-use portcullis::pipeline::{CallRequest, Finished};
+use portcullis::pipeline::consent::review::Breaker;
+use portcullis::pipeline::{CallRequest, Finished, Would};
 use portcullis::ports::recorder::Consent;
 use portcullis::ports::review::{BoundReviewer, NoReview};
 use portcullis::ports::reviewer::Reply;
@@ -19,6 +20,8 @@ use crate::fakes::hook::{ScriptedHook, hook};
 use crate::fakes::judge::{ALLOW, DENY, Judge, judging};
 use crate::fakes::people::{Person, allowed};
 use crate::fakes::policy::{Policies, Scripted, ask};
+use crate::support::scripted_server;
+use crate::support::served::Served;
 
 /// The builtin ask, which the auto reviewer of the user's layer answers.
 fn reviewed(judge: &Arc<Judge>) -> Policies {
@@ -193,6 +196,70 @@ async fn r40_three_denials_in_a_row_interrupt_once() {
         interrupts.push(bench.pipeline.run(request).await.interrupts);
     }
     assert_eq!(interrupts, [false, false, true, false, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r40_where_the_session_is_the_turn_what_interrupts_it_holds_for_every_later_call() {
+    let judge = Judge::says(DENY);
+    let bench = Bench::new(&reviewed(&judge)).await;
+    let breaker: Arc<Breaker> = Arc::default();
+    breaker.hold();
+    let request = |target| CallRequest { breaker: Arc::clone(&breaker), ..bench.request(target, "{}") };
+    for _ in 0..3 {
+        assert_eq!(failed(&bench.pipeline.run(request("files/write")).await).1, Code::ReviewDenied);
+    }
+    let over = bench.pipeline.run(request("mail/send")).await;
+    assert_eq!(failed(&over), (Stage::Approval, Code::Interrupted));
+    assert!(said(&over).contains("stop") && said(&over).contains("new session"), "{}", said(&over));
+    assert_eq!((bench.tape.started().len(), bench.tape.completed().len()), (4, 4), "it has its pair of items");
+    let would = bench.pipeline.explain(request("files/write")).await.would;
+    assert!(matches!(would, Would::Fail(failure) if failure.code == Code::Interrupted), "explain says something else");
+    assert_eq!(judge.actions().len(), 3, "somebody was asked about a call that is not made");
+    // Another session of the same host goes on.
+    assert_eq!(failed(&bench.write().await).1, Code::ReviewDenied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r40_a_denial_that_a_person_overrules_counts_for_nothing() {
+    let appealed = BoundReviewer { appeal: true, ..judging(LayerKind::User, &Judge::says(DENY)) };
+    let bench = Bench::new(&automatic().reviewer(appealed)).await;
+    let breaker: Arc<Breaker> = Arc::default();
+    breaker.hold();
+    let run = async |reply| {
+        let reviewer = Person::replying(&bench.journal, [reply]);
+        let request = bench.request("files/write", "{}");
+        bench.pipeline.run(CallRequest { breaker: Arc::clone(&breaker), reviewer, ..request }).await
+    };
+    for _ in 0..12 {
+        let finished = run(allowed(Remember::Never)).await;
+        assert!(ran(&finished) && !finished.interrupts);
+    }
+    for interrupts in [false, false, true] {
+        assert_eq!(run(Reply::Declined).await.interrupts, interrupts);
+    }
+    assert_eq!(failed(&run(allowed(Remember::Never)).await).1, Code::Interrupted);
+}
+
+#[tokio::test]
+async fn r40_serve_refuses_the_calls_of_an_interrupted_session_until_a_new_one() {
+    let config = format!(
+        "approvals_reviewer = \"auto_review\"\n[reviewer]\ntype = \"command\"\n\
+         command = [\"/bin/sh\", \"-c\", 'echo \"{{\\\"outcome\\\":\\\"deny\\\"}}\"']\n[mcp_servers.s]\ncommand = {:?}\n",
+        scripted_server()
+    );
+    let mut served = Served::greeted(&config, &[]).await;
+    for expected in ["review-denied", "review-denied", "review-denied", "interrupted", "interrupted"] {
+        assert_eq!(code_of_echo(&mut served).await, expected);
+    }
+    let mut served = served.killed_and_started_again().await;
+    served.greet().await;
+    assert_eq!(code_of_echo(&mut served).await, "review-denied");
+}
+
+async fn code_of_echo(served: &mut Served) -> serde_json::Value {
+    let call = json!({ "name": "s__echo", "arguments": {} });
+    served.request("call", "tools/call", &call.to_string()).await;
+    served.answer(json!("call")).await["result"]["_meta"]["portcullis/refusal"]["code"].take()
 }
 
 #[tokio::test(start_paused = true)]

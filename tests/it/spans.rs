@@ -253,6 +253,11 @@ async fn a_view_that_is_cut_is_told_once_and_a_whole_one_is_not() {
     assert_eq!(view(Policy::Tokens(10_000)).await, []);
     let cut = Fields::from([("name".to_owned(), "cut".to_owned()), ("view".to_owned(), "model".to_owned())]);
     assert_eq!(view(Policy::Tokens(10)).await, [cut]);
+    let large = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(1 << 20));
+    bench.files.answers(How::Result(large.leak()));
+    bench.write().await;
+    let cut = Fields::from([("name".to_owned(), "cut".to_owned()), ("view".to_owned(), "event".to_owned())]);
+    assert!(heard.1.lock().contains(&cut), "{:?}", heard.1.lock());
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ use super::transport::{Arrival, WayBack, answer_line, error_line};
 use crate::model::answerable::QuestionKind;
 use crate::model::caller::Caller;
 use crate::model::name::RawToolName;
-use crate::ports::questions::{MAX_QUESTION, NoAnswer, Questions, ServerQuestion};
+use crate::ports::questions::{AskedBy, MAX_QUESTION, NoAnswer, Questions, ServerQuestion};
 
 /// How many questions of one connection may be open.
 const MAX_OPEN: usize = 16;
@@ -224,8 +224,8 @@ pub(super) fn question(kind: QuestionKind, params: &str) -> Result<ServerQuestio
         return Err(format!("its parameters have {} bytes, more than {MAX_QUESTION}", params.len()));
     }
     match serde_json::from_str::<Value>(params) {
-        Ok(Value::Object(_)) => Ok(ServerQuestion { kind, params: params.into() }),
-        Ok(Value::Null) => Ok(ServerQuestion { kind, params: "{}".into() }),
+        Ok(Value::Object(_)) => Ok(ServerQuestion { by: AskedBy::Server, kind, params: params.into() }),
+        Ok(Value::Null) => Ok(ServerQuestion { by: AskedBy::Server, kind, params: "{}".into() }),
         _ => Err("its parameters are no object".to_owned()),
     }
 }

@@ -2,9 +2,9 @@
 //! scripts of the session were answered before, `"evidence": {"text": "…", "images": [{"image_url": "data:…", "detail": …}]}` is there too.
 //!
 //! Promises: no shell; a process group of its own, which is killed when its leader has ended or the review is dropped; our
-//! base environment and the key's variable, and nothing else of ours; at most [`MAX_REVIEW`] bytes of output; what trust bound
+//! base environment and the key's variable, and nothing else of ours; at most [`MAX_REVIEW`] bytes of output; what was bound
 //! is compared again before each start (R7). Exit status 0 is an answer, 75 (`EX_TEMPFAIL`) says that it may be better the
-//! next time, any other is a failure. The end of what it wrote to stderr is in the error, without the key.
+//! next time, any other is a failure. The end of what it wrote to stderr is in the error. The key is neither there nor in the answer.
 //!
 //! A program that leaves its group (`setsid`) is beyond this.
 
@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use super::without_key;
 use crate::adapters::children::once;
 use crate::config::transport::BASE_ENVIRONMENT;
 use crate::config::trust::first_changed;
@@ -45,7 +46,7 @@ pub struct Program {
     pub folder: PathBuf,
     /// A variable of our environment that is handed on.
     pub key_env: Option<String>,
-    /// What trust bound: every file must still be this. None: the file did not exist.
+    /// What must still be this: the program, and what trust bound. None: the file did not exist.
     pub bound: BTreeMap<PathBuf, Option<Digest>>,
 }
 
@@ -62,16 +63,18 @@ impl CommandReviewer {
         Self { program, variable: Arc::new(variable) }
     }
 
-    /// R7: what was trusted may have changed since the configuration was read.
-    async fn check_trusted(&self) -> Result<(), NoReview> {
+    /// R7: what was bound may have changed since the configuration was read.
+    async fn check(&self) -> Result<(), NoReview> {
         if self.program.bound.is_empty() {
             return Ok(());
         }
         let bound = self.program.bound.clone();
         match tokio::task::spawn_blocking(move || first_changed(&bound)).await {
             Ok(None) => Ok(()),
-            Ok(Some(what)) => Err(NoReview::Failed(format!("{what}; run `portcullis trust`"))),
-            Err(_) => Err(NoReview::Failed("comparing its files with what was trusted was broken off".to_owned())),
+            Ok(Some(what)) => {
+                Err(NoReview::Failed(format!("{what}; load the configuration anew, or trust the project again")))
+            }
+            Err(_) => Err(NoReview::Failed("comparing its files with what was bound was broken off".to_owned())),
         }
     }
 
@@ -97,7 +100,7 @@ impl CommandReviewer {
 #[async_trait]
 impl AutoReviewer for CommandReviewer {
     async fn review(&self, request: &ReviewRequest) -> Result<String, NoReview> {
-        self.check_trusted().await?;
+        self.check().await?;
         let key = self.key()?;
         let failed = |why: String| {
             let program = shown(&self.program.program.display().to_string(), 256);
@@ -113,13 +116,13 @@ impl AutoReviewer for CommandReviewer {
         let input = input.to_string();
         let run = once::run(self.command(key.as_ref()), input, (MAX_REVIEW, MAX_STDERR));
         let ended = run.await.map_err(|why| failed(why.to_string()))?;
+        let secret = key.as_ref().map(|(_, value)| value.as_str());
         if ended.status.success() {
-            return String::from_utf8(ended.stdout)
-                .map_err(|_| failed("answered something that is no UTF-8".to_owned()));
+            let said = String::from_utf8(ended.stdout)
+                .map_err(|_| failed("answered something that is no UTF-8".to_owned()))?;
+            return Ok(without_key(said, secret));
         }
-        let words = String::from_utf8_lossy(&ended.stderr).into_owned();
-        let secret = key.map(|(_, value)| value).filter(|value| !value.is_empty());
-        let words = secret.map_or(words.clone(), |secret| words.replace(&secret, "<key>"));
+        let words = without_key(String::from_utf8_lossy(&ended.stderr).into_owned(), secret);
         let why = ending(ended.status, &words);
         Err(match (failed(why), ended.status.code()) {
             (NoReview::Failed(why), Some(TEMPORARY)) => NoReview::Transient(why),

@@ -1,7 +1,7 @@
 //! A reviewer that is a model behind HTTP, in the form of OpenAI's Responses or of its Chat Completions.
 //!
 //! Promises: one POST an attempt; redirects are not followed; over plain http nothing leaves this machine; at most
-//! [`MAX_BODY`] bytes are read; no error holds the key, the address or what was answered. Overload (408, 429, 5xx), what
+//! [`MAX_BODY`] bytes are read; no error holds the key, the address or what was answered, and no answer the key. Overload (408, 429, 5xx), what
 //! breaks on the way and an answer that is not in its form may be better the next time; any other status is a failure.
 
 use std::sync::OnceLock;
@@ -14,6 +14,7 @@ use reqwest::{Client, ClientBuilder, Response};
 use serde_json::{Value, json};
 use url::Url;
 
+use super::without_key;
 use crate::config::reviewer::Form;
 use crate::model::evidence::{EvidenceImage, RenderedEvidence};
 use crate::model::here::is_private;
@@ -77,17 +78,23 @@ impl HttpReviewer {
         built.as_ref().map_err(|why| NoReview::Failed(format!("there is no HTTP client: {why}")))
     }
 
-    fn authorization(&self) -> Result<Option<HeaderValue>, NoReview> {
+    fn key(&self) -> Result<Option<String>, NoReview> {
         let Some(name) = &self.endpoint.key_env else { return Ok(None) };
-        let unusable = |why: &str| NoReview::Failed(format!("the environment variable `{}` {why}", shown(name, 128)));
-        let key = (self.variable)(name).ok_or_else(|| unusable("is not set"))?;
-        if key.trim().is_empty() {
-            return Err(unusable("is empty"));
-        }
-        let value = HeaderValue::from_str(&format!("Bearer {}", key.trim()));
-        let mut value = value.map_err(|_| unusable("has characters that a header cannot hold"))?;
+        let key = (self.variable)(name).ok_or_else(|| self.unusable("is not set"))?;
+        let key = key.trim().to_owned();
+        if key.is_empty() { Err(self.unusable("is empty")) } else { Ok(Some(key)) }
+    }
+
+    fn authorization(&self, key: &str) -> Result<HeaderValue, NoReview> {
+        let value = HeaderValue::from_str(&format!("Bearer {key}"));
+        let mut value = value.map_err(|_| self.unusable("has characters that a header cannot hold"))?;
         value.set_sensitive(true);
-        Ok(Some(value))
+        Ok(value)
+    }
+
+    fn unusable(&self, why: &str) -> NoReview {
+        let name = self.endpoint.key_env.as_deref().unwrap_or_default();
+        NoReview::Failed(format!("the environment variable `{}` {why}", shown(name, 128)))
     }
 }
 
@@ -98,8 +105,9 @@ impl AutoReviewer for HttpReviewer {
             return Err(NoReview::Failed("actions are not sent over plain http; use https".to_owned()));
         }
         let mut post = self.client()?.post(self.endpoint.url.clone()).json(&body(&self.endpoint, request));
-        if let Some(key) = self.authorization()? {
-            post = post.header(AUTHORIZATION, key);
+        let key = self.key()?;
+        if let Some(key) = &key {
+            post = post.header(AUTHORIZATION, self.authorization(key)?);
         }
         let answer = post.send().await.map_err(|error| broken(&error))?;
         let status = answer.status();
@@ -111,7 +119,7 @@ impl AutoReviewer for HttpReviewer {
                 _ => NoReview::Failed(said),
             });
         }
-        said(self.endpoint.form, &body_of(answer).await?)
+        Ok(without_key(said(self.endpoint.form, &body_of(answer).await?)?, key.as_deref()))
     }
 }
 

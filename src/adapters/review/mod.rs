@@ -12,3 +12,11 @@ pub use command::{CommandReviewer, Program};
 pub use http::{Endpoint, HttpReviewer};
 pub use sampling::SamplingReviewer;
 pub use within::Within;
+
+/// Takes the key out of what a reviewer said: a rationale goes to people and records.
+fn without_key(said: String, key: Option<&str>) -> String {
+    match key.filter(|key| !key.is_empty()) {
+        Some(key) if said.contains(key) => said.replace(key, "<key>"),
+        _ => said,
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::model::answerable::QuestionKind;
 use crate::model::json::{Json, Limits};
 use crate::model::text::shown;
-use crate::ports::questions::{MAX_QUESTION, NoAnswer, ServerQuestion};
+use crate::ports::questions::{AskedBy, MAX_QUESTION, NoAnswer, ServerQuestion};
 use crate::ports::review::{AutoReviewer, MAX_REVIEW, NoReview, ReviewRequest};
 
 /// The most tokens that the client's model may answer with.
@@ -39,8 +39,8 @@ impl AutoReviewer for SamplingReviewer {
         if params.len() > MAX_QUESTION {
             return Err(NoReview::Failed("the action is too long to be put to the client's model".to_owned()));
         }
-        let asked = client.ask(ServerQuestion { kind: QuestionKind::Sampling, params: params.into() }).await;
-        match asked {
+        let question = ServerQuestion { by: AskedBy::Host, kind: QuestionKind::Sampling, params: params.into() };
+        match client.ask(question).await {
             Ok(result) => text_of(&result),
             Err(NoAnswer { code: -32601, .. }) => Err(nobody()),
             Err(error) => Err(NoReview::Failed(format!("the client did not sample: {}", shown(&error.message, 200)))),
@@ -123,7 +123,7 @@ mod tests {
             ask(true, Ok(r#"{"role":"assistant","model":"m","content":{"type":"text","text":"{}"}}"#)).await;
         assert_eq!(answer, Ok("{}".to_owned()));
         let [question] = asked.as_slice() else { panic!("{asked:?}") };
-        assert_eq!(question.kind, QuestionKind::Sampling);
+        assert_eq!((question.by, question.kind), (AskedBy::Host, QuestionKind::Sampling));
         let wanted = json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": "{\"server\":\"s\"}" } }],
             "systemPrompt": "judge", "includeContext": "none", "maxTokens": 1024 });
         assert_eq!(question.value(), wanted);

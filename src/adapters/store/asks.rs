@@ -158,7 +158,11 @@ fn answered(ask: &mut KeptAsk, answer: &Answer, now_ms: u64, shelf: &mut dyn She
         AskState::Expired => return Err(NotAnswered::Expired),
         answered @ AskState::Answered { .. } => return Err(NotAnswered::Already(answered.clone())),
     }
-    let approver = bounded(&answer.approver);
+    let lacks = || ask.question.wants_other_than(&answer.roles);
+    if let (Decision::Allow(_), Some(why)) = (answer.decision, lacks()) {
+        return Err(NotAnswered::WithoutRole(why));
+    }
+    let approver = bounded(&ask.question.named(&answer.approver, &answer.roles));
     let outcome = match answer.decision {
         Decision::Allow(scope) if !ask.question.options.contains(&scope) => {
             return Err(NotAnswered::NotOffered(ask.question.options.clone()));

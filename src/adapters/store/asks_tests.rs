@@ -1,5 +1,6 @@
 //! One contract, two queues: pending, then answered or expired, and no answer twice.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -7,7 +8,9 @@ use super::grants_tests::opened;
 use super::memory::MemoryGrants;
 use super::memory_asks::in_memory;
 use crate::model::caller::TenantId;
+use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, ToolRef};
+use crate::model::role::{LayerRoles, Role};
 use crate::model::verdict::{Remember, Reviewers};
 use crate::ports::approval::Kind;
 use crate::ports::asks::{
@@ -15,7 +18,7 @@ use crate::ports::asks::{
     Polled,
 };
 use crate::ports::grants::Grants;
-use crate::ports::reviewer::{Agreement, Question};
+use crate::ports::reviewer::{Agreement, AskedConnector, Question};
 
 const NOW: u64 = 1_700_000_000_000;
 const END: u64 = NOW + 600_000;
@@ -38,6 +41,8 @@ fn question(id: &str) -> Question {
         agreement: Agreement::to_nothing(&tool),
         tool,
         title: Some("T".to_owned()),
+        description: Some("D".to_owned()),
+        connector: Some(AskedConnector { id: "c".to_owned(), name: Some("C".to_owned()), description: None }),
         arguments: "{}".to_owned(),
         files: Vec::new(),
         changes: ["+ a".to_owned()].into(),
@@ -47,12 +52,13 @@ fn question(id: &str) -> Question {
         reviewers: Reviewers::PERSON,
         options: vec![Remember::Never, Remember::Session],
         channels: crate::model::posture::Channel::ALL.into(),
+        roles: Vec::new(),
         deadline: Duration::from_secs(600),
     }
 }
 
 fn says(decision: Decision) -> Answer {
-    Answer { decision, approver: "ann".to_owned(), own: false }
+    Answer { decision, approver: "ann".to_owned(), roles: BTreeSet::new(), own: false }
 }
 
 const ONCE: Decision = Decision::Allow(Remember::Never);
@@ -136,6 +142,45 @@ fn an_expired_an_unknown_and_an_unoffered_answer_are_refused() {
 }
 
 #[test]
+fn r20_an_allow_needs_a_role_of_every_layer_that_names_some_and_a_refusal_none() {
+    both(|asks, grants| {
+        let wanted = |kind, roles: &[&str]| LayerRoles {
+            layer: LayerRef::new(kind),
+            roles: Role::of_groups(roles.iter().copied()),
+        };
+        let roles = vec![wanted(LayerKind::Managed, &["audit", "security"]), wanted(LayerKind::User, &["ops"])];
+        let asked = Question { roles: roles.clone(), ..question("a") };
+        asks.open(&asked, NOW, END).unwrap();
+        asks.open(&Question { id: "b".to_owned(), ..asked.clone() }, NOW, END).unwrap();
+        asks.open(&Question { id: "c".to_owned(), ..asked.clone() }, NOW, END).unwrap();
+        assert_eq!(asks.get("a").unwrap().unwrap().question.roles, roles);
+        let as_role = |roles: &[&str]| Answer { roles: Role::of_groups(roles.iter().copied()), ..says(ONCE) };
+        for (now, lacking, names) in
+            [(NOW, &[][..], "managed"), (NOW, &["security"], "user"), (GONE, &["ops", "Audit"], "managed")]
+        {
+            let Err(NotAnswered::WithoutRole(why)) = asks.answer("a", &as_role(lacking), now) else {
+                panic!("{lacking:?}")
+            };
+            assert!(why.contains(names), "{why}");
+            assert_eq!(asks.get("a").unwrap().unwrap().state, AskState::Pending);
+        }
+        assert!(
+            grants.find(&asked.agreement.subject, GONE).is_empty(),
+            "an answer that does not count has made a grant"
+        );
+        assert_eq!(asks.answer("a", &as_role(&["security", "ops", "users"]), NOW), Ok(Delivery::Waiting));
+        let by = |id: &str| match asks.get(id).unwrap().unwrap().state {
+            AskState::Answered { approver, .. } => approver,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(by("a"), "ann as ops, security");
+        assert!(matches!(asks.answer("b", &as_role(&["audit", "ops"]), GONE), Ok(Delivery::Granted(_))));
+        assert_eq!(asks.answer("c", &says(Decision::Deny), NOW), Ok(Delivery::Waiting));
+        assert_eq!(by("c"), "ann");
+    });
+}
+
+#[test]
 fn a_queue_that_is_full_and_a_question_that_is_too_large_are_said() {
     both(|asks, _| {
         let large = Question { arguments: "x".repeat(MAX_KEPT_QUESTION), ..question("large") };
@@ -178,4 +223,5 @@ fn a_question_comes_back_from_the_file_without_control_characters() {
     assert_eq!(kept.question.arguments, "\\u{1b}[2J");
     assert_eq!((kept.question.agreement, kept.question.options), (asked.agreement, asked.options));
     assert_eq!((kept.question.title, kept.question.changes), (asked.title, asked.changes));
+    assert_eq!((kept.question.description, kept.question.connector), (asked.description, asked.connector));
 }

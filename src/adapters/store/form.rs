@@ -17,6 +17,7 @@ use crate::model::digest::Digest;
 use crate::model::layer::{LayerKind, LayerRef};
 use crate::model::name::{CallId, RawToolName, ServerName, ToolRef};
 use crate::model::posture::Channel;
+use crate::model::role::{LayerRoles, Role};
 use crate::model::text::shown;
 use crate::model::tool::{Connector, ServerIdentity};
 use crate::model::verdict::{
@@ -24,7 +25,7 @@ use crate::model::verdict::{
 };
 use crate::ports::approval::Kind;
 use crate::ports::grants::GrantSubject;
-use crate::ports::reviewer::{Agreement, AskedFile, Question};
+use crate::ports::reviewer::{Agreement, AskedConnector, AskedFile, Question};
 
 /// The most characters of a text of a question that are read back.
 const MAX_TEXT: usize = 64 * 1024;
@@ -299,6 +300,35 @@ struct FileForm {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct AskedConnectorForm {
+    id: String,
+    name: Option<String>,
+    description: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RolesForm {
+    layer: String,
+    origin: String,
+    roles: BTreeSet<Role>,
+}
+
+impl RolesForm {
+    fn of(wanted: &LayerRoles) -> Self {
+        let (layer, origin) = layer_columns(&wanted.layer);
+        Self { layer: layer.to_owned(), origin: STANDARD.encode(origin), roles: wanted.roles.clone() }
+    }
+
+    fn read(self) -> Read<LayerRoles> {
+        let origin = STANDARD.decode(&self.origin).map_err(|_| bad("path"))?;
+        let layer = layer_of(&self.layer, &origin).ok_or_else(|| bad("layer"))?;
+        Ok(LayerRoles { layer, roles: self.roles })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct QuestionForm {
     id: String,
     call: String,
@@ -306,6 +336,10 @@ struct QuestionForm {
     server: String,
     tool: String,
     title: Option<String>,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    connector: Option<AskedConnectorForm>,
     arguments: String,
     files: Vec<FileForm>,
     changes: Vec<String>,
@@ -316,6 +350,8 @@ struct QuestionForm {
     reviewers: Reviewers,
     options: Vec<Remember>,
     channels: BTreeSet<Channel>,
+    #[serde(default)]
+    roles: Vec<RolesForm>,
     deadline_ms: u64,
 }
 
@@ -334,6 +370,12 @@ pub(super) fn question_text(question: &Question) -> Result<String, Unreadable> {
         server: question.tool.server.as_str().to_owned(),
         tool: question.tool.tool.as_str().to_owned(),
         title: question.title.clone(),
+        description: question.description.clone(),
+        connector: question.connector.clone().map(|AskedConnector { id, name, description }| AskedConnectorForm {
+            id,
+            name,
+            description,
+        }),
         arguments: question.arguments.clone(),
         files: question.files.iter().map(file).collect(),
         changes: question.changes.to_vec(),
@@ -344,6 +386,7 @@ pub(super) fn question_text(question: &Question) -> Result<String, Unreadable> {
         reviewers: question.reviewers,
         options: question.options.clone(),
         channels: question.channels.clone(),
+        roles: question.roles.iter().map(RolesForm::of).collect(),
         deadline_ms: u64::try_from(question.deadline.as_millis()).unwrap_or(u64::MAX),
     };
     serde_json::to_string(&form).map_err(|error| Unreadable(error.to_string()))
@@ -366,6 +409,12 @@ pub(super) fn question_of(text: &str) -> Read<Question> {
         kind: form.kind,
         tool: tool_of(&form.server, &form.tool)?,
         title: form.title.map(visible),
+        description: form.description.map(visible),
+        connector: form.connector.map(|AskedConnectorForm { id, name, description }| AskedConnector {
+            id: visible(id),
+            name: name.map(visible),
+            description: description.map(visible),
+        }),
         arguments: visible(form.arguments),
         files: list(form.files, file)?,
         changes: list(form.changes, |line| Ok(visible(line)))?.into(),
@@ -376,6 +425,7 @@ pub(super) fn question_of(text: &str) -> Read<Question> {
         reviewers: form.reviewers,
         options: list(form.options, Ok)?,
         channels: form.channels,
+        roles: list(form.roles, RolesForm::read)?,
         deadline: Duration::from_millis(form.deadline_ms),
     })
 }

@@ -28,7 +28,7 @@ use portcullis::model::verdict::OnFailure;
 use portcullis::pipeline::admit::catalog::{Names, ServerView};
 use portcullis::pipeline::admit::naming::{FlatStyle, NameLimit, NamingOptions};
 use portcullis::ports::approval::{Matches, PolicySet};
-use portcullis::ports::reviewer::{Question, Reply, Reviewer};
+use portcullis::ports::reviewer::{Question, Reply, Reviewer, Roles};
 use serde_json::Value;
 
 use super::servers::{self, DemoServer, Folder};
@@ -187,9 +187,12 @@ impl Reviewer for Person {
     async fn ask(&self, _question: &Question) -> Reply {
         *self.asked.lock() += 1;
         match self.next.lock().take() {
-            Some(Choice::Allow(remember)) => {
-                Reply::Allowed { remember, approver: "the demo".to_owned(), channel: Channel::Program }
-            }
+            Some(Choice::Allow(remember)) => Reply::Allowed {
+                remember,
+                approver: "the demo".to_owned(),
+                channel: Channel::Program,
+                roles: Roles::none(),
+            },
             Some(Choice::Decline) | None => Reply::Declined,
         }
     }

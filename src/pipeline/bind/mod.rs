@@ -6,3 +6,4 @@ pub mod hooks;
 pub mod noted;
 pub mod people;
 pub mod prepare;
+pub mod waiting;

@@ -23,12 +23,14 @@ use crate::model::verdict::{Remember, Reviewers, Source, StandingAsk};
 use crate::pipeline::bind::hooks::{HookFacts, HookText};
 use crate::pipeline::bind::people::People;
 use crate::pipeline::bind::prepare::Prepared;
+use crate::pipeline::bind::waiting::telling;
 use crate::ports::approval::{Kind, PolicySet};
 use crate::ports::grants::{Grant, GrantSubject};
 use crate::ports::questions::Questions;
 use crate::ports::recorder::Consent;
-use crate::ports::reviewer::{Agreement, Question, Reply, Reviewer};
+use crate::ports::reviewer::{Agreement, Question, Reply, Reviewer, wants};
 use crate::ports::telemetry::{self, About, Phase};
+use crate::ports::upstream::{ProgressSink, WaitsFor};
 
 /// How often anybody is asked about one call: hooks, the auto reviewer, a person, each.
 pub const MAX_ROUNDS: usize = 3;
@@ -40,6 +42,8 @@ pub type Told = (Option<String>, Option<String>);
 pub struct Askable<'a> {
     /// The facts that hooks are told; none: no hook is asked.
     pub hooks: Option<&'a HookFacts>,
+    /// Hears what is waited for, if somebody wants to know (R21).
+    pub progress: Option<&'a Arc<dyn ProgressSink>>,
     /// Counts the auto reviewer's denials of the session.
     pub breaker: &'a Breaker,
     /// The session's client, for a reviewer that asks the client's own model.
@@ -114,8 +118,11 @@ impl Agreed {
     /// A [`Failure`]: somebody said no, nobody could be asked, or all have been asked too often.
     pub(super) async fn step(&mut self, who: &Askable<'_>, step: &Step<'_>, open: &Open) -> Result<(), Box<Failure>> {
         let asks = open.all();
+        if who.breaker.holds() {
+            return Err(Box::new(refused_because(step.target, Code::Interrupted, review::INTERRUPTED, None, &asks)));
+        }
         if let Some(facts) = who.hooks {
-            self.hear(facts, step, &asks).await?;
+            telling(who.progress, WaitsFor::Hooks, self.hear(facts, step, &asks)).await?;
         }
         let settled = self.heard.as_ref().and_then(|(_, heard)| heard.settled(&asks));
         if let Some((source, settled)) = settled.filter(|(_, settled)| !settled.is_disjoint(&open.left())) {
@@ -180,9 +187,9 @@ impl Agreed {
         let action = review::action(step.prepared, title.as_deref(), description.as_deref());
         let (client, evidence) = (who.client.clone(), who.evidence.clone());
         let panel = Panel { reviewers: &step.policies.reviewers, breaker: who.breaker, client, evidence };
-        let asked = review::review(&panel, asks, &action);
         let span = telemetry::phase(Phase::Review, About::target(step.call, step.target));
-        let review::Outcome { reviewed, voices } = asked.instrument(span).await;
+        let reviewing = review::review(&panel, asks, &action).instrument(span);
+        let review::Outcome { reviewed, voices } = telling(who.progress, WaitsFor::AutoReviewer, reviewing).await;
         let (first, last) = (voices.first().cloned(), voices.last().cloned());
         self.said.reviews.extend(voices);
         let said = last.map_or_else(String::new, |voice| format!("{}: {}; ", voice.source, why(&voice.said)));
@@ -206,6 +213,10 @@ impl Agreed {
                 let reply = self.ask(who, step, asks, (open, Some(said))).await?;
                 if reply == Reply::Nobody {
                     return Err(failure);
+                }
+                if matches!(reply, Reply::Allowed { .. }) {
+                    who.breaker.overruled(interrupts);
+                    self.interrupts &= !interrupts;
                 }
                 self.take(reply, step, asks, Reviewers::PERSON.union(Reviewers::AUTO))
             }
@@ -233,16 +244,18 @@ impl Agreed {
         // An appeal is about this call alone.
         let options = if denial.is_some() { &[Remember::Never][..] } else { &open.options };
         let agreement = Arc::new(self.agreement(step, asks, open.reviewed));
-        let channels = step.policies.postures.channels(asks.iter().map(|ask| &ask.key.source.layer));
-        if channels.is_empty() {
+        let (asking, postures) = (|| asks.iter().map(|ask| &ask.key.source.layer), &step.policies.postures);
+        let may_answer = (postures.channels(asking()), postures.roles(asking()));
+        if may_answer.0.is_empty() {
             return Ok(Reply::Nobody);
         }
-        let question = ask::question(step.call, step.prepared, &agreement, asks, options, channels, who.deadline);
+        let question = ask::question(step.call, step.prepared, &agreement, asks, options, may_answer, who.deadline);
         let question = Question { denial, ..question };
         let span = telemetry::phase(Phase::Ask, About::target(step.call, step.target));
         let reply = {
             let _waited = who.people.wait();
-            ask::ask(who.reviewer, &question).instrument(span.clone()).await
+            let asking = ask::ask(who.reviewer, &question).instrument(span.clone());
+            telling(who.progress, WaitsFor::Person, asking).await
         };
         telemetry::replied(&span, &reply);
         Ok(reply)
@@ -263,7 +276,7 @@ impl Agreed {
         agreed: Reviewers,
     ) -> Result<(), Box<Failure>> {
         let code = match reply {
-            Reply::Allowed { remember: scope, approver, channel: _ } => {
+            Reply::Allowed { remember: scope, approver, channel: _, roles: _ } => {
                 self.answered.note(asks, agreed);
                 let agreement = remember::agreement(step.subject.clone(), asks, step.prepared.bound());
                 self.grant = remember::grant(&agreement, scope, &approver, step.now_ms);
@@ -275,7 +288,15 @@ impl Agreed {
             Reply::Expired => Code::AskExpired,
             Reply::Nobody => Code::NobodyToAsk,
         };
-        Err(Box::new(not_agreed(step.target, code, asks)))
+        let failure = not_agreed(step.target, code, asks);
+        let wanted = step.policies.postures.roles(asks.iter().map(|ask| &ask.key.source.layer));
+        if code != Code::NobodyToAsk || wanted.is_empty() {
+            return Err(Box::new(failure));
+        }
+        // R20: whoever was there may lack the role, and only the layer that names it knows who has it.
+        let wanted: Vec<String> = wanted.iter().map(|wanted| wants(wanted, asks)).collect();
+        let asked = failure.detail.clone().unwrap_or_default();
+        Err(Box::new(failure.detail(format!("{}; {asked}", wanted.join("; ")))))
     }
 }
 

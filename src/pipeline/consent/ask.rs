@@ -8,10 +8,11 @@ use serde_json::Value;
 
 use crate::model::name::CallId;
 use crate::model::posture::Channel;
+use crate::model::role::LayerRoles;
 use crate::model::text;
 use crate::model::verdict::{Remember, Reviewers, StandingAsk};
 use crate::pipeline::bind::prepare::Prepared;
-use crate::ports::reviewer::{Agreement, AskedFile, Question, Reply, Reviewer};
+use crate::ports::reviewer::{Agreement, AskedFile, Question, Reply, Reviewer, Roles};
 
 /// How long an answer is waited for by default.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -27,7 +28,8 @@ const SHOWN_PATH: usize = 256;
 
 /// Asks, and returns what came of it.
 ///
-/// An answer that was not offered, or that comes by a channel which may not answer, is a refusal (R20).
+/// An answer that was not offered, or that comes by a channel which may not answer, is a refusal (R20). An allow of somebody
+/// without the roles that the question wants is none: it is as if nobody had been there.
 pub async fn ask(reviewer: &dyn Reviewer, question: &Question) -> Reply {
     let reply = tokio::time::timeout(question.deadline, reviewer.ask(question)).await.unwrap_or(Reply::Expired);
     match reply {
@@ -36,6 +38,7 @@ pub async fn ask(reviewer: &dyn Reviewer, question: &Question) -> Reply {
         {
             Reply::Declined
         }
+        Reply::Allowed { roles: Roles::Of(roles), .. } if question.wants_other_than(&roles).is_some() => Reply::Nobody,
         reply => reply,
     }
 }
@@ -48,7 +51,7 @@ pub fn question(
     agreement: &Arc<Agreement>,
     asks: &BTreeSet<StandingAsk>,
     options: &[Remember],
-    channels: BTreeSet<Channel>,
+    (channels, roles): (BTreeSet<Channel>, Vec<LayerRoles>),
     deadline: Duration,
 ) -> Question {
     let all = readable(prepared);
@@ -61,6 +64,8 @@ pub fn question(
         tool: prepared.reference(),
         // The server's words: whoever may look at them adds them.
         title: None,
+        description: None,
+        connector: None,
         arguments: text::shown(&all, SHOWN_ARGUMENTS),
         files: files(prepared),
         // The servers' words, too.
@@ -72,6 +77,7 @@ pub fn question(
         reviewers: Reviewers::PERSON,
         options: options.to_vec(),
         channels,
+        roles,
         deadline,
     }
 }

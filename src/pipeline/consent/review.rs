@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -61,6 +62,9 @@ Answer with exactly one JSON object and nothing else: no text around it, no code
 /// What the model reads when no review came in time (G4).
 pub const TIMED_OUT: &str = "the auto reviewer did not answer in time; do not infer from this that the call is unsafe: \
     retry it once, or ask the user";
+/// What the model reads of every further call once the breaker holds.
+pub const INTERRUPTED: &str = "the auto reviewer has denied too many calls of this session, so none is made any more; stop, and \
+    tell the user, who can begin a new session";
 /// What the model reads when a review came to nothing (G6 to G8).
 pub const FAILED: &str = "the auto reviewer could not complete its review, so the call is not allowed; do not work around \
     this, ask the user";
@@ -68,8 +72,14 @@ pub const FAILED: &str = "the auto reviewer could not complete its review, so th
 /// Interrupts an agent that is denied again and again (R40). One for each session.
 ///
 /// Only explicit denials count. Whatever else a review comes to, its end by being dropped included, ends a row.
+///
+/// What an interruption ends is the turn. An agent that says when its turns begin and end is told of it once
+/// ([`Breaker::note`]); where nobody does, the session is the turn, and the interruption holds ([`Breaker::hold`]).
 #[derive(Debug, Default)]
-pub struct Breaker(Mutex<Denials>);
+pub struct Breaker {
+    denials: Mutex<Denials>,
+    one_turn: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Denials {
@@ -82,7 +92,7 @@ struct Denials {
 impl Breaker {
     /// Notes what a review came to. Returns whether this interrupts: true once.
     pub fn note(&self, denied: bool) -> bool {
-        let mut denials = self.0.lock();
+        let mut denials = self.denials.lock();
         denials.in_a_row = if denied { denials.in_a_row + 1 } else { 0 };
         if denials.last.len() == WINDOW {
             denials.last.pop_front();
@@ -92,6 +102,28 @@ impl Breaker {
         let interrupts = denied && !denials.interrupted && (denials.in_a_row >= IN_A_ROW || in_all >= IN_ALL);
         denials.interrupted |= interrupts;
         interrupts
+    }
+
+    /// Notes that a person overruled the last denial: it was none. `interrupted` says whether that denial interrupted, which it
+    /// then has not either.
+    pub fn overruled(&self, interrupted: bool) {
+        let mut denials = self.denials.lock();
+        denials.in_a_row = 0;
+        if let Some(last) = denials.last.iter_mut().rev().find(|denied| **denied) {
+            *last = false;
+        }
+        denials.interrupted &= !interrupted;
+    }
+
+    /// The session is one turn, as in the gateway (R40): what interrupts it holds until its end.
+    pub fn hold(&self) {
+        self.one_turn.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an interruption holds, so that no call of the session is made any more.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.one_turn.load(Ordering::Relaxed) && self.denials.lock().interrupted
     }
 }
 

@@ -39,6 +39,7 @@ use crate::ports::recorder::{Consent, Recorder};
 use crate::ports::reviewer::Reviewer;
 use crate::ports::state::PolicyState;
 use crate::ports::telemetry::{self, About};
+use crate::ports::upstream::ProgressSink;
 
 /// How many questions the server of one call may ask.
 pub const MAX_ASKED: usize = 32;
@@ -49,6 +50,8 @@ pub struct Desk {
     pub(in crate::pipeline) client: Arc<dyn Questions>,
     /// Whoever can be asked about an answer.
     pub(in crate::pipeline) reviewer: Arc<dyn Reviewer>,
+    /// Hears that an answer is waited for.
+    pub(in crate::pipeline) progress: Option<Arc<dyn ProgressSink>>,
     /// Counts what the auto reviewer denies in the session.
     pub(in crate::pipeline) breaker: Arc<Breaker>,
     /// Whether the tool's title is one that the sanitisers do not let be shown.
@@ -126,6 +129,7 @@ impl Desk {
             askable: Askable {
                 // Hooks are about calls; this is a part of one that they have let pass.
                 hooks: None,
+                progress: self.progress.as_ref(),
                 breaker: &self.breaker,
                 client: Some(Arc::clone(&self.client)),
                 evidence: self.evidence.clone(),

@@ -8,19 +8,20 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::model::caller::CallSource;
-use crate::model::evidence::{Evidence, EvidenceImage, EvidenceRecord, Part, Provenance};
+use crate::model::evidence::{Evidence, EvidenceImage, EvidenceRecord, MAX_IMAGES, Part, Provenance};
 use crate::model::name::{CallId, ToolRef};
 use crate::model::outcome::Outcome;
 use crate::pipeline::emit::sanitise::Clean;
 use crate::pipeline::emit::views::script::ScriptView;
-use crate::pipeline::emit::views::{decoding, is_image};
+use crate::pipeline::emit::views::{MediaLimits, Room, decoding, is_image};
 
 /// How much one thread keeps, in bytes.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
 /// How much the images of one result may have, in bytes.
-const MAX_IMAGES: usize = 8 * 1024 * 1024;
+const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// What a data URL has beside mime type and data: `data:`, `;base64,`.
 const DATA_URL: usize = 13;
 /// The raw names of the servers whose calls are a script's own eyes and hands.
@@ -93,7 +94,16 @@ impl EvidenceStore {
 
     /// Keeps an answer if it is one to be kept: a script's, of a server whose results are kept, a success of which something
     /// is shown. To be called once, after the hooks have let it pass.
-    pub(in crate::pipeline) async fn accept(&self, source: &CallSource, tool: &ToolRef, call: &CallId, clean: &Clean) {
+    ///
+    /// Nobody is waited for after `cancel`: images that were not looked at by then are only counted. The texts are kept in any
+    /// case, since the script may have them.
+    pub(in crate::pipeline) async fn accept(
+        &self,
+        source: &CallSource,
+        (tool, call): (&ToolRef, &CallId),
+        clean: &Clean,
+        cancel: &CancellationToken,
+    ) {
         let CallSource::Script { cell } = source else { return };
         let Wanted { texts, images } = self.options.wanted();
         if !(texts || images)
@@ -104,10 +114,9 @@ impl EvidenceStore {
             return;
         }
         let from = Provenance::of(tool, cell, call);
-        let (view, wanted) = (ScriptView::of(clean), Wanted { texts, images });
-        // Megabytes may have to be decoded. What a decoder panics at is not there.
-        let parts = decoding(move || parts_of(&view, wanted)).await.unwrap_or_default();
-        self.held.lock().keep(EvidenceRecord::new(from, parts));
+        let record =
+            EvidenceRecord::new(from, parts_of(&ScriptView::of(clean), Wanted { texts, images }, cancel).await);
+        self.held.lock().keep(record);
     }
 }
 
@@ -120,7 +129,7 @@ impl Held {
             if has_text && self.drop_images() {
                 continue;
             }
-            if has_text && record.has_images() {
+            if has_text && record.images() > 0 {
                 record = record.without_images();
                 continue;
             }
@@ -133,7 +142,7 @@ impl Held {
 
     /// Drops the images of the oldest record that has some; false if none has.
     fn drop_images(&mut self) -> bool {
-        let Some((_, record)) = self.records.iter_mut().find(|(_, record)| record.has_images()) else { return false };
+        let Some((_, record)) = self.records.iter_mut().find(|(_, record)| record.images() > 0) else { return false };
         let left = record.without_images();
         self.bytes -= record.bytes() - left.bytes();
         *record = Arc::new(left);
@@ -142,8 +151,8 @@ impl Held {
 }
 
 /// Rules 3 to 5. Encrypted blocks are for the model's provider alone.
-fn parts_of(result: &ScriptView, wanted: Wanted) -> Vec<Part> {
-    let (mut parts, mut encrypted, mut spent) = (Vec::new(), false, 0);
+async fn parts_of(result: &ScriptView, wanted: Wanted, cancel: &CancellationToken) -> Vec<Part> {
+    let (mut parts, mut encrypted, mut looks) = (Vec::new(), false, Looks::until(cancel));
     for block in result.content() {
         let of = |key: &str| block.get(key).and_then(Value::as_str);
         match of("type") {
@@ -152,7 +161,7 @@ fn parts_of(result: &ScriptView, wanted: Wanted) -> Vec<Part> {
                 let text = of("text").filter(|text| wanted.texts && !text.trim().is_empty());
                 parts.extend(text.map(|text| Part::Text(text.to_owned())));
             }
-            Some("image") if wanted.images => parts.extend(image(block, &mut spent).map(Part::Image)),
+            Some("image") if wanted.images => parts.extend(looks.at(block).await.map(Part::Image)),
             _ => {}
         }
     }
@@ -164,6 +173,7 @@ fn parts_of(result: &ScriptView, wanted: Wanted) -> Vec<Part> {
     {
         parts.insert(0, Part::Text(structured.to_string()));
     }
+    parts.extend((looks.passed_over > 0).then_some(Part::MoreImages(looks.passed_over)));
     parts
 }
 
@@ -171,20 +181,52 @@ fn meta<'a>(block: &'a Value, key: &str) -> Option<&'a Value> {
     block.get("_meta").and_then(|meta| meta.get(key))
 }
 
-/// Reads an image, if it is a valid one that fits beside those before it.
-fn image(block: &Value, spent: &mut usize) -> Option<EvidenceImage> {
-    let data = block.get("data").and_then(Value::as_str).filter(|data| !data.is_empty())?;
-    let mime = block.get("mimeType").or_else(|| block.get("mime_type")).and_then(Value::as_str)?.to_ascii_lowercase();
-    let cost = DATA_URL + mime.len() + data.len();
-    if !mime.starts_with("image/") || *spent + cost > MAX_IMAGES {
-        return None;
+/// The images of one result. A server decides how many there are and what they cost to look at, so both are bounded; each is
+/// decoded in a turn of its own.
+struct Looks<'a> {
+    cancel: &'a CancellationToken,
+    spent: usize,
+    tried: usize,
+    room: Room,
+    /// How many were not looked at.
+    passed_over: usize,
+}
+
+impl<'a> Looks<'a> {
+    fn until(cancel: &'a CancellationToken) -> Self {
+        Self { cancel, spent: 0, tried: 0, room: Room::of(&MediaLimits::default()), passed_over: 0 }
     }
-    let url = format!("data:{mime};base64,{data}");
-    if !is_image(&url) {
-        return None;
+
+    /// Reads an image, if it is a valid one that fits beside those before it.
+    async fn at(&mut self, block: &Value) -> Option<EvidenceImage> {
+        let data = block.get("data").and_then(Value::as_str).filter(|data| !data.is_empty())?;
+        let mime = block.get("mimeType").or_else(|| block.get("mime_type")).and_then(Value::as_str)?;
+        let mime = mime.to_ascii_lowercase();
+        let cost = DATA_URL + mime.len() + data.len();
+        if !mime.starts_with("image/") || self.spent + cost > MAX_BYTES {
+            return None;
+        }
+        if self.tried == MAX_IMAGES || self.cancel.is_cancelled() {
+            self.passed_over += 1;
+            return None;
+        }
+        self.tried += 1;
+        let (url, mut room) = (format!("data:{mime};base64,{data}"), self.room);
+        let looking = decoding(move || {
+            let readable = is_image(&url, &mut room);
+            (readable.then_some(url), room)
+        });
+        let Some(looked) = self.cancel.run_until_cancelled(looking).await else {
+            self.passed_over += 1;
+            return None;
+        };
+        // What a decoder panics at is no image.
+        let (url, room) = looked?;
+        self.room = room;
+        let url = url?;
+        self.spent += cost;
+        let detail = meta(block, "codex/imageDetail").and_then(Value::as_str);
+        let detail = ["auto", "low", "high", "original"].into_iter().find(|known| detail == Some(*known));
+        Some(EvidenceImage { url: url.into(), detail })
     }
-    *spent += cost;
-    let detail = meta(block, "codex/imageDetail").and_then(Value::as_str);
-    let detail = ["auto", "low", "high", "original"].into_iter().find(|known| detail == Some(*known));
-    Some(EvidenceImage { url: url.into(), detail })
 }

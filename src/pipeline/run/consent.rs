@@ -35,13 +35,14 @@ impl Call<'_> {
         let changed = self.drift.reason.clone();
         let told = Eyes::of(pipeline, &self.request).telling(prepared.tool());
         let facts = self.facts.as_ref().map(|(facts, _)| facts.clone());
-        let breaker = Arc::clone(&self.request.breaker);
+        let (breaker, progress) = (Arc::clone(&self.request.breaker), self.request.progress.clone());
         let people = Arc::clone(&self.people);
         let who = Approvers {
             catalog: &pipeline.catalog,
             grants: &*pipeline.grants,
             askable: Askable {
                 hooks: facts.as_ref(),
+                progress: progress.as_ref(),
                 breaker: &breaker,
                 client: self.request.questions.clone(),
                 evidence: self.request.evidence.as_ref().map(|store| store.evidence()).unwrap_or_default(),

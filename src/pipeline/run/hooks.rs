@@ -15,13 +15,15 @@ use crate::model::text;
 use crate::model::tool::CatalogTool;
 use crate::pipeline::admit::catalog::Snapshot;
 use crate::pipeline::bind::hooks::{self as running, Ahead, HookFacts, HookText};
-use crate::pipeline::emit::sanitise::{self, Aside, Clean};
+use crate::pipeline::bind::waiting::telling;
+use crate::pipeline::emit::sanitise::Clean;
 use crate::pipeline::emit::views::hook::HookView;
 use crate::pipeline::eyes::Eyes;
 use crate::pipeline::request::CallRequest;
 use crate::ports::approval::{Kind, PolicySet};
 use crate::ports::clock::Clock;
 use crate::ports::recorder::{ObservedRecord, Recorder};
+use crate::ports::upstream::{ProgressSink, WaitsFor};
 
 /// The longest arguments that hooks are told as they were given, in bytes; longer ones are refused before any hook runs.
 const MAX_TOLD: usize = crate::model::arguments::MAX_ARGUMENTS;
@@ -59,6 +61,7 @@ pub(super) struct Behind {
     recorder: Arc<dyn Recorder>,
     clock: Arc<dyn Clock>,
     record: ObservedRecord,
+    progress: Option<Arc<dyn ProgressSink>>,
 }
 
 impl Call<'_> {
@@ -74,7 +77,8 @@ impl Call<'_> {
         if text.len() > MAX_TOLD {
             return super::parse(text).map(|_| None);
         }
-        match running::ahead(facts, &policies.hooks, hook_input(text)).await {
+        let asked = running::ahead(facts, &policies.hooks, hook_input(text));
+        match telling(self.request.progress.as_ref(), WaitsFor::Hooks, asked).await {
             Ok(Ahead { arguments, context, voices }) => {
                 self.said.hooks.extend(voices);
                 self.context = context;
@@ -153,6 +157,7 @@ impl Call<'_> {
             clock: Arc::clone(&self.pipeline.clock),
             record,
             facts,
+            progress: self.request.progress.take(),
         })
     }
 }
@@ -165,7 +170,8 @@ impl Behind {
         if let Some(view) = HookView::of(&answer) {
             let input = Value::Object(std::mem::take(&mut self.input));
             let more = [("tool_input", input), ("tool_response", view.into_response())];
-            let ran = self.facts.run(&self.policies.hooks, HookEvent::PostToolUse, more).await;
+            let running = self.facts.run(&self.policies.hooks, HookEvent::PostToolUse, more);
+            let ran = telling(self.progress.as_ref(), WaitsFor::Hooks, running).await;
             let mut voices: Vec<HookVoice> = Vec::new();
             for one in &ran {
                 let text = |text: String| HookText { source: one.hook.source.clone(), text };
@@ -228,16 +234,5 @@ impl Behind {
 
 /// What the sanitisers leave of a hook's words; none: nothing.
 async fn clean(eyes: &Eyes, policies: &PolicySet, tool: &CatalogTool, words: &HookText) -> Option<String> {
-    if policies.sanitisers.is_empty() {
-        return Some(words.text.clone());
-    }
-    let about = eyes.about(tool).await?;
-    match sanitise::hook(policies, &about, &words.text).await {
-        Aside::Whole => Some(words.text.clone()),
-        Aside::Edited(left) => Some(left),
-        Aside::Withheld(why) => {
-            tracing::warn!(hook = %words.source, %why, "what a hook said is not shown");
-            None
-        }
-    }
+    eyes.clean(policies, tool, (&words.source, &words.text)).await
 }

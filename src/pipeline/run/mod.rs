@@ -24,6 +24,7 @@ use super::consent::agree::Said;
 use super::consent::connector;
 use super::consent::observe::Observatory;
 use super::consent::remember::RelatedGrant;
+use super::consent::review;
 use super::consent::settle::refused;
 use super::drift::{Accepted, Drift};
 use super::emit::sanitise::{Clean, ShownDefinition, Unshown};
@@ -105,7 +106,8 @@ impl Pipeline {
             };
         }
         if let (Some(evidence), Some(tool)) = (evidence, finished.item.call.tool.resolved()) {
-            evidence.accept(&source, &tool, &finished.item.call.id, &finished.clean).await;
+            let id = &finished.item.call.id;
+            evidence.accept(&source, (&tool, id), &finished.clean, &cancel).await;
         }
         finished
     }
@@ -181,7 +183,7 @@ impl<'p> Call<'p> {
         self.arguments = Some(arguments.clone());
         let prepared = self.bind(arguments.clone()).await?;
         self.request.reviewer =
-            Eyes::of(self.pipeline, &self.request).titling(prepared.tool(), Arc::clone(&self.request.reviewer));
+            Eyes::of(self.pipeline, &self.request).introducing(prepared.tool(), Arc::clone(&self.request.reviewer));
         let facts = self.known_of(prepared.tool()).await;
         let info = self.info(arguments).with_facts(facts);
         let (recorder, clock) = (Arc::clone(&pipeline.recorder), Arc::clone(&pipeline.clock));
@@ -223,6 +225,9 @@ impl<'p> Call<'p> {
         let refusals: BTreeSet<Refusal> = self.pipeline.catalog.current().policies().refusals.iter().cloned().collect();
         if !refusals.is_empty() {
             return Err(Box::new(refused(target, &refusals)));
+        }
+        if self.request.breaker.holds() {
+            return Err(Box::new(Failure::new(Stage::Approval, Code::Interrupted, review::INTERRUPTED)));
         }
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         let ready = await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller);

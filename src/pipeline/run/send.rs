@@ -31,7 +31,7 @@ impl Call<'_> {
         let connection = Arc::clone(&lease.approved().prepared().server().connection);
         let (tool, kind) = (Arc::clone(lease.approved().prepared().tool()), lease.approved().prepared().kind());
         let arguments = record.arguments;
-        let progress = self.request.progress.take();
+        let progress = self.request.progress.clone();
         let desk = self.desk(lease.approved().prepared());
         let (grants, recorder) = (&*pipeline.grants, &*pipeline.recorder);
         let handing = self.phase(Phase::HandOver);
@@ -90,6 +90,7 @@ impl Call<'_> {
         Some(Arc::new(Desk {
             client,
             reviewer: Arc::clone(&self.request.reviewer),
+            progress: self.request.progress.clone(),
             breaker: Arc::clone(&self.request.breaker),
             title_hidden: self.title_hidden,
             evidence: self.request.evidence.as_ref().map(|store| store.evidence()).unwrap_or_default(),

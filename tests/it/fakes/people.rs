@@ -18,7 +18,7 @@ use portcullis::ports::approval::PastState;
 use portcullis::ports::clock::Clock;
 use portcullis::ports::grants::{Grant, GrantSubject, Grants, NotRemembered};
 use portcullis::ports::recorder::{DecisionRecord, ObservedRecord, RecordFailed, Recorder};
-use portcullis::ports::reviewer::{Question, Reply, Reviewer};
+use portcullis::ports::reviewer::{Question, Reply, Reviewer, Roles};
 use portcullis::ports::state::{Effects, Moment, Pin, PolicyState, StateFailed, StatedCall};
 
 use super::{Gate, Journal};
@@ -58,7 +58,7 @@ impl Person {
 
 /// "Allow", remembered as long as this.
 pub(crate) fn allowed(remember: Remember) -> Reply {
-    Reply::Allowed { remember, approver: "ann".to_owned(), channel: Channel::Program }
+    Reply::Allowed { remember, approver: "ann".to_owned(), channel: Channel::Program, roles: Roles::none() }
 }
 
 #[async_trait]

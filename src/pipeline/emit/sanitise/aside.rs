@@ -36,9 +36,9 @@ pub async fn progress(policies: &PolicySet, about: &About, message: &str) -> Asi
     }
 }
 
-/// Looks at what a hook says (R31).
-pub async fn hook(policies: &PolicySet, about: &About, words: &str) -> Aside<String> {
-    progress(policies, about, words).await
+/// Looks at what is said about a tool beside its definition and its answers: by a hook, or of its connector (R31).
+pub async fn words(policies: &PolicySet, about: &About, text: &str) -> Aside<String> {
+    progress(policies, about, text).await
 }
 
 /// Looks at a log message of a server: its logger and its data. No tool is behind it, so every sanitiser is asked that would

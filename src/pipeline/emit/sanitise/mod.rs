@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-pub use self::aside::{Aside, hook, log, progress};
+pub use self::aside::{Aside, log, progress, words};
 pub use self::shown::{Definitions, ShownDefinition, Unshown, Viewer};
 pub use self::sweep::{About, Sanitiser};
 use self::sweep::{Document, Swept, Withheld};

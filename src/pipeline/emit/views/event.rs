@@ -14,6 +14,7 @@ use crate::model::answer::ToolResult;
 use crate::model::item::ItemError;
 use crate::model::outcome::Failure;
 use crate::pipeline::emit::sanitise::{Clean, CleanAnswer};
+use crate::ports::telemetry::{self, View};
 
 /// The longest result as compact JSON, and the longest message, in bytes. The marker of a cut comes on top, and so do the
 /// escapes when the cut JSON is a string in JSON itself.
@@ -58,6 +59,9 @@ impl EventView {
 }
 
 fn message(text: &str) -> ItemError {
+    if text.len() > LIMIT {
+        telemetry::cut(View::Event);
+    }
     ItemError { message: truncate::cut(text, Policy::Bytes(LIMIT)) }
 }
 
@@ -66,6 +70,7 @@ fn result(result: &ToolResult) -> Arc<Map<String, Value>> {
     if fits(&whole) {
         return whole;
     }
+    telemetry::cut(View::Event);
     // Maps with text keys always serialise.
     let text = serde_json::to_string(&*whole).unwrap_or_default();
     let mut left = Map::new();

@@ -33,22 +33,22 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What one image may have.
+/// What one image may have, and what is left for it and those after it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(in crate::pipeline) struct Room {
     /// Bytes, as a file.
-    pub(super) bytes: usize,
+    bytes: usize,
     /// Pixels, before it is made smaller.
-    pub(super) pixels: u64,
+    pixels: u64,
+    /// Pixels of all that are still to come. Spent once decoding begins, however it ends.
+    left: u64,
 }
 
-/// An image that a model can take.
-#[derive(Debug)]
-pub(super) struct Fitted {
-    /// A data URL with its true type.
-    pub(super) url: String,
-    /// The pixels that were decoded for it.
-    pub(super) pixels: u64,
+impl Room {
+    /// What the images of one answer may have together.
+    pub(in crate::pipeline) fn of(limits: &MediaLimits) -> Self {
+        Self { bytes: limits.bytes, pixels: limits.pixels, left: limits.all_pixels }
+    }
 }
 
 /// How large an image may be that a model looks at in this detail.
@@ -98,13 +98,13 @@ fn scaled((width, height): (u32, u32), longest: u32) -> (u32, u32) {
     (other(width), other(height))
 }
 
-/// Fits an image to what a model takes. Blocks while it decodes.
-pub(super) fn fit(url: String, detail: Detail, room: Room) -> Result<Fitted, LeftOut> {
+/// Fits an image to what a model takes, and returns a data URL with its true type. Blocks while it decodes.
+pub(super) fn fit(url: String, detail: Detail, room: &mut Room) -> Result<String, LeftOut> {
     let frame = Frame::of(detail).ok_or(LeftOut::LowDetail)?;
     let (mime, bytes) = decoded(&url, room.bytes)?;
     let format = image::guess_format(&bytes).map_err(|_| LeftOut::Unreadable)?;
     let actual = mime_of(format).ok_or(LeftOut::Unreadable)?;
-    let (image, orientation, pixels) = decode(&bytes, format, room.pixels)?;
+    let (image, orientation) = decode(&bytes, format, room)?;
     let size = (image.width(), image.height());
     let fitting = frame.fit(size);
     let url = if fitting == size && mime == actual {
@@ -121,17 +121,16 @@ pub(super) fn fit(url: String, detail: Detail, room: Room) -> Result<Fitted, Lef
         }
         encoded(mime, &bytes)
     };
-    Ok(Fitted { url, pixels })
+    Ok(url)
 }
 
-/// Whether a data URL holds an image that can be read to its end, within the limits of models' images. Blocks while it decodes.
-pub(in crate::pipeline) fn is_image(url: &str) -> bool {
-    let limits = MediaLimits::default();
-    let readable = || {
-        let (_, bytes) = decoded(url, limits.bytes).ok()?;
+/// Whether a data URL holds an image that can be read to its end. Blocks while it decodes.
+pub(in crate::pipeline) fn is_image(url: &str, room: &mut Room) -> bool {
+    let mut readable = || {
+        let (_, bytes) = decoded(url, room.bytes).ok()?;
         let format = image::guess_format(&bytes).ok()?;
         mime_of(format)?;
-        decode(&bytes, format, limits.pixels).ok()
+        decode(&bytes, format, room).ok()
     };
     readable().is_some()
 }
@@ -173,7 +172,7 @@ fn mime_of(format: ImageFormat) -> Option<&'static str> {
 }
 
 /// Decodes an image whose size fits. Also returns which side is up, and how many pixels it has.
-fn decode(bytes: &[u8], format: ImageFormat, most: u64) -> Result<(DynamicImage, Orientation, u64), LeftOut> {
+fn decode(bytes: &[u8], format: ImageFormat, room: &mut Room) -> Result<(DynamicImage, Orientation), LeftOut> {
     let why = |error: ImageError| match error {
         ImageError::Limits(_) => LeftOut::TooLarge,
         _ => LeftOut::Unreadable,
@@ -187,12 +186,13 @@ fn decode(bytes: &[u8], format: ImageFormat, most: u64) -> Result<(DynamicImage,
     let mut decoder = reader.into_decoder().map_err(why)?;
     let (width, height) = decoder.dimensions();
     let pixels = u64::from(width) * u64::from(height);
-    if pixels > most || decoder.total_bytes() > MAX_MEMORY {
+    if pixels > room.pixels.min(room.left) || decoder.total_bytes() > MAX_MEMORY {
         return Err(LeftOut::TooLarge);
     }
+    room.left -= pixels;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let image = DynamicImage::from_decoder(decoder).map_err(why)?;
-    Ok((image, orientation, pixels))
+    Ok((image, orientation))
 }
 
 /// Writes an image down: a JPEG as one, anything else as a PNG, which loses nothing.

@@ -4,14 +4,14 @@ use proptest::prelude::*;
 use super::samples::{drawn, in_format};
 use super::*;
 
-const AMPLE: Room = Room { bytes: 20 << 20, pixels: 50_000_000 };
+const AMPLE: Room = Room { bytes: 20 << 20, pixels: 50_000_000, left: 200_000_000 };
 
 fn url(mime: &str, bytes: &[u8]) -> String {
     format!("data:{mime};base64,{}", STANDARD.encode(bytes))
 }
 
-fn fitted(bytes: &[u8], detail: Detail, room: Room) -> Result<(String, Vec<u8>), LeftOut> {
-    let url = fit(url("image/png", bytes), detail, room)?.url;
+fn fitted(bytes: &[u8], detail: Detail, mut room: Room) -> Result<(String, Vec<u8>), LeftOut> {
+    let url = fit(url("image/png", bytes), detail, &mut room)?;
     let (mime, bytes) = decoded(&url, usize::MAX / 8).unwrap();
     Ok((mime.to_owned(), bytes))
 }
@@ -38,7 +38,17 @@ fn an_image_that_fits_passes_byte_for_byte_under_its_true_type() {
     let file = in_format(&drawn, ImageFormat::Png);
     let padded = STANDARD.encode(&file);
     let bare = format!("data:image/png;base64,{}", padded.trim_end_matches('='));
-    assert_eq!(fit(bare.clone(), Detail::High, AMPLE).unwrap().url, bare);
+    assert_eq!(fit(bare.clone(), Detail::High, &mut { AMPLE }).unwrap(), bare);
+}
+
+#[test]
+fn an_image_that_breaks_while_it_is_decoded_has_spent_its_pixels() {
+    let file = in_format(&drawn(400, 300), ImageFormat::Png);
+    let mut room = Room { left: 200_000, ..AMPLE };
+    let broken = url("image/png", &file[..file.len() / 2]);
+    assert_eq!(fit(broken, Detail::High, &mut room), Err(LeftOut::Unreadable));
+    assert_eq!(room.left, 80_000);
+    assert_eq!(fit(url("image/png", &file), Detail::High, &mut room), Err(LeftOut::TooLarge));
 }
 
 #[test]
@@ -73,7 +83,7 @@ fn what_is_no_image_is_unreadable() {
         assert_eq!(fitted(bytes, Detail::High, AMPLE), Err(LeftOut::Unreadable), "{bytes:?}");
     }
     for url in ["data:image/png;base64,no base64", "data:image/png,%89PNG", "data:", "image/png;base64,QQ=="] {
-        assert_eq!(fit(url.to_owned(), Detail::High, AMPLE).unwrap_err(), LeftOut::Unreadable, "{url}");
+        assert_eq!(fit(url.to_owned(), Detail::High, &mut { AMPLE }).unwrap_err(), LeftOut::Unreadable, "{url}");
     }
 }
 
@@ -105,7 +115,7 @@ fn a_bomb_is_too_large_before_anything_is_decoded() {
     assert_eq!(fitted(&file, Detail::High, pixels), Err(LeftOut::TooLarge));
     let bytes = Room { bytes: file.len() - 1, ..AMPLE };
     assert_eq!(fitted(&file, Detail::High, bytes), Err(LeftOut::TooLarge));
-    assert!(fitted(&file, Detail::High, Room { bytes: file.len(), pixels: 1200 }).is_ok());
+    assert!(fitted(&file, Detail::High, Room { bytes: file.len(), pixels: 1200, ..AMPLE }).is_ok());
 }
 
 proptest! {

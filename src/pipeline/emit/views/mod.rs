@@ -20,7 +20,7 @@ pub mod stale;
 mod medium;
 mod prepare;
 
-pub(in crate::pipeline) use self::medium::is_image;
+pub(in crate::pipeline) use self::medium::{Room, is_image};
 pub use self::prepare::MediaLimits;
 pub(in crate::pipeline) use self::prepare::decoding;
 pub use crate::model::truncate;

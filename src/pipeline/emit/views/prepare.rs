@@ -8,7 +8,7 @@
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::medium;
+use super::medium::{self, Room};
 use super::model::BodyItem;
 use crate::model::media::{LeftOut, Media};
 
@@ -40,7 +40,7 @@ impl Default for MediaLimits {
 /// Prepares the media among these items, one after the other. Also returns how many images were too many.
 pub(super) async fn media(items: Vec<BodyItem>, limits: MediaLimits) -> (Vec<BodyItem>, usize) {
     let mut prepared = Vec::with_capacity(items.len());
-    let (mut images, mut pixels) = (0_usize, limits.all_pixels);
+    let (mut images, mut room) = (0_usize, Room::of(&limits));
     for item in items {
         match item {
             BodyItem::InputImage { image_url, detail } => {
@@ -48,18 +48,22 @@ pub(super) async fn media(items: Vec<BodyItem>, limits: MediaLimits) -> (Vec<Bod
                 if images > limits.images {
                     continue;
                 }
-                let room = medium::Room { bytes: limits.bytes, pixels: limits.pixels.min(pixels) };
-                prepared.push(match blocking(move || medium::fit(image_url, detail, room)).await {
-                    Ok(fitted) => {
-                        pixels = pixels.saturating_sub(fitted.pixels);
-                        BodyItem::InputImage { image_url: fitted.url, detail }
-                    }
+                let fitting = decoding(move || {
+                    let fitted = medium::fit(image_url, detail, &mut room);
+                    (fitted, room)
+                });
+                // A panic is one of the decoder's: what made it do so is no image.
+                let (fitted, left) = fitting.await.unwrap_or((Err(LeftOut::Unreadable), room));
+                room = left;
+                prepared.push(match fitted {
+                    Ok(image_url) => BodyItem::InputImage { image_url, detail },
                     Err(why) => BodyItem::left_out(why, Media::Image),
                 });
             }
             BodyItem::InputAudio { audio_url } => {
                 let bytes = limits.bytes;
-                prepared.push(match blocking(move || medium::heard(audio_url, bytes)).await {
+                let heard = decoding(move || medium::heard(audio_url, bytes)).await;
+                prepared.push(match heard.unwrap_or(Err(LeftOut::Unreadable)) {
                     Ok(audio_url) => BodyItem::InputAudio { audio_url },
                     Err(why) => BodyItem::left_out(why, Media::Audio),
                 });
@@ -68,11 +72,6 @@ pub(super) async fn media(items: Vec<BodyItem>, limits: MediaLimits) -> (Vec<Bod
         }
     }
     (prepared, images.saturating_sub(limits.images))
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LeftOut> + Send + 'static) -> Result<T, LeftOut> {
-    // A panic is one of the decoder's: what made it do so is no image.
-    decoding(work).await.unwrap_or(Err(LeftOut::Unreadable))
 }
 
 /// Runs the work where it may block, as soon as there is a place. `None`: it panicked.
