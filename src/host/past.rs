@@ -21,10 +21,13 @@ pub(super) enum NotFound {
     Failed(io::Error),
 }
 
+/// An open file, and where each of its lines is, by its digest.
+type Index = (File, HashMap<Digest, (u64, usize)>);
+
 /// A file of inputs. It is read once for what is where, so that their order does not matter, and then where it is asked for.
 pub(super) struct InputsFile {
     path: PathBuf,
-    known: Option<Result<(File, HashMap<Digest, (u64, usize)>), io::ErrorKind>>,
+    known: Option<Result<Index, io::ErrorKind>>,
 }
 
 impl InputsFile {
@@ -50,7 +53,7 @@ impl InputsFile {
     }
 }
 
-fn index(path: &Path) -> io::Result<(File, HashMap<Digest, (u64, usize)>)> {
+fn index(path: &Path) -> io::Result<Index> {
     let mut lines = Lines::new(BufReader::with_capacity(256 * 1024, File::open(path)?), MAX_LINE);
     let (mut places, mut buffer, mut at) = (HashMap::new(), Vec::new(), 0u64);
     loop {

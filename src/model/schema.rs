@@ -2,7 +2,7 @@
 //!
 //! Whoever wrote one may be hostile, so it is bounded: nothing is fetched, patterns run in linear time, and a schema that would be
 //! too large or too deep with all of its references written out is refused before it is compiled. It may refer to itself where
-//! each way round goes into the value; then every value is weighed before the library looks at it ([`weight`]), so that no value
+//! each way round goes into the value; then every value is weighed before the library looks at it (`weight`), so that no value
 //! takes the library deeper than its stack bears.
 
 use std::collections::HashMap;

@@ -239,6 +239,40 @@ async fn an_unknown_tool_is_no_matter_of_media() {
     assert!(finished.item.error.is_some());
 }
 
+#[tokio::test]
+async fn one_answer_with_everything_reaches_three_kinds_of_models() {
+    let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    // The head of a WAV, and silence.
+    let wav = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
+    let resource = json!({ "uri": "file:///a", "text": "embedded" });
+    let answer = json!({ "content": [
+        { "type": "text", "text": "said", "annotations": { "priority": 1.0 } },
+        { "type": "image", "data": png, "mimeType": "image/png" },
+        { "type": "audio", "data": wav, "mimeType": "audio/wav" },
+        { "type": "resource", "resource": resource },
+        { "type": "resource_link", "uri": "file:///b", "name": "linked" },
+    ] });
+    let bench = Bench::new(&open()).await;
+    bench.files.answers(how(&answer));
+    let image = Modalities::of([Modality::Image]);
+    for (takes, wanted) in [
+        (Modalities::TEXT, vec![]),
+        (image, vec!["input_text", "input_text", "input_image", "input_text", "input_text", "input_text"]),
+        (Modalities::ALL, vec!["input_text", "input_text", "input_image", "input_audio", "input_text", "input_text"]),
+    ] {
+        let finished = call(&bench, takes).await;
+        assert_eq!(*finished.clean.outcome(), Outcome::Answered);
+        let body = serde_json::to_value(&read(&finished).await.answer().body).unwrap();
+        let kinds: Vec<&str> =
+            body.as_array().into_iter().flatten().map(|item| item["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, wanted, "{body}");
+        let body = body.to_string();
+        assert_eq!(body.contains(LeftOut::NotTaken.placeholder(Media::Image)), !takes.images);
+        assert_eq!(body.contains(LeftOut::NotTaken.placeholder(Media::Audio)), !takes.audio);
+        assert!(body.contains("said") && body.contains("embedded") && body.contains("linked"), "{body}");
+    }
+}
+
 mod real {
     //! What `server-everything` answers, for models that take more and less.
 

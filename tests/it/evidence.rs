@@ -141,9 +141,13 @@ async fn e10_e11_e12_structured_content_stands_for_a_text_that_is_not_there() {
 
 #[tokio::test]
 async fn e13_e15_an_image_is_one_by_its_type_and_by_its_bytes() {
-    for (mime, data, wanted) in
-        [("text/plain", PNG, 0), ("image/png", "", 0), ("image/png", "no base64!", 0), ("IMAGE/PNG", PNG, 1)]
-    {
+    for (mime, data, wanted) in [
+        ("text/plain", PNG, 0),
+        ("image/png", "", 0),
+        ("image/png", "no base64!", 0),
+        ("image/png", "UEsDBBQAAAAI", 0),
+        ("IMAGE/PNG", PNG, 1),
+    ] {
         let kept = kept(options(), json!({ "content": [image(mime, data)] })).await.unwrap();
         assert_eq!(kept.images.len(), wanted, "{mime} {data}");
         assert!(kept.images.iter().all(|image| image.url.starts_with("data:image/png;base64,iVBOR")));

@@ -56,7 +56,7 @@ fn newlines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Returns the whole lines that have come behind `end`, at most [`MAX_TAIL`] bytes of them, and moves `end` on.
+/// Returns the whole lines that have come behind `end`, at most 64 MiB of them, and moves `end` on.
 ///
 /// # Errors
 /// The file cannot be read.
