@@ -32,7 +32,7 @@ pub(crate) fn run(global: &Global, wanted: &Audit) -> Result<Exit, Trouble> {
     match wanted {
         Audit::Tail { file, lines, follow } => tail(global, file.as_deref(), *lines, *follow),
         Audit::Show { call, files } => show(global, call, files),
-        Audit::Verify { files, heads, key } => verified(global, files, heads, key.as_deref()),
+        Audit::Verify { files, heads, keys } => verified(global, files, heads, keys),
         Audit::Key { file } => key(global, file),
     }
 }
@@ -172,16 +172,24 @@ fn whole(global: &Global, line: &[u8]) -> Result<(), Trouble> {
     render::data(&out)
 }
 
-fn verified(global: &Global, given: &[PathBuf], heads: &[Head], key: Option<&Path>) -> Result<Exit, Trouble> {
+fn verified(global: &Global, given: &[PathBuf], heads: &[Head], keys: &[PathBuf]) -> Result<Exit, Trouble> {
     let failed = |error: &(dyn std::error::Error + 'static)| Trouble::from_error(Exit::Failed, error);
-    let root = key.map(read_root).transpose()?;
+    let roots: Vec<RootKey> = keys.iter().map(|key| read_root(key)).collect::<Result<_, _>>()?;
     let (files, folder) = files(global, given)?;
     let chains = open_chains(&setup::places()?).map_err(|error| failed(&error))?;
-    let expected = match folder {
-        Some(folder) => chains.of_place(&Place::Folder(folder).name()).map_err(|error| failed(&error))?,
-        None => Vec::new(),
+    // A file of `--log` is a place of its own; a file of a folder is a part of one.
+    let places: Vec<Place> = match folder {
+        Some(folder) => vec![Place::Folder(folder)],
+        None => files.iter().cloned().map(Place::File).collect(),
     };
-    let known = Known { root: root.as_ref(), anchored: &|chain| chains.anchored(chain), heads, expected: &expected };
+    let (mut expected, mut whole) = (Vec::new(), true);
+    for place in places {
+        let chains = chains.of_place(&place.name()).map_err(|error| failed(&error))?;
+        whole &= matches!(place, Place::Folder(_)) || !chains.is_empty();
+        expected.extend(chains);
+    }
+    let anchored = |chain: &_| chains.anchored(chain);
+    let known = Known { roots: &roots, anchored: &anchored, heads, expected: &expected, whole };
     let report = verify::verify(&files, &known).map_err(|error| failed(&error))?;
     match global.format {
         Format::Human => render::data(&human(&report))?,
@@ -228,7 +236,7 @@ fn described(chain: &ChainReport) -> String {
     let marks = match chain.marks {
         Marks::Checked => "marks checked",
         Marks::NoKey => "marks not checked: no key was given",
-        Marks::OtherKey => "marks not checked: it was begun under another key",
+        Marks::OtherKey => "marks not checked: it was begun under another key, or too far from it",
     };
     let end = if chain.closed { "closed" } else { "not closed: its writer runs, or was killed" };
     format!("{}: {} lines, {anchored}; {marks}; {end}", chain.head.chain, chain.head.lines)

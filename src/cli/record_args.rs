@@ -59,9 +59,10 @@ Examples:
         /// A head that was printed earlier and kept elsewhere: CHAIN:LINES:DIGEST; may be given several times
         #[arg(long = "head", value_name = "HEAD")]
         heads: Vec<Head>,
-        /// The file with the key of `audit key`, to check every line's mark
-        #[arg(long, value_name = "KEYFILE")]
-        key: Option<PathBuf>,
+        /// The file with a key of `audit key`, to check every line's mark; several where it was renewed. A chain under none of
+        /// them is a finding: give the files since the key was made
+        #[arg(long = "key", value_name = "KEYFILE")]
+        keys: Vec<PathBuf>,
     },
     /// Make the key that records are marked under, and keep it in a file to be carried away
     ///

@@ -7,6 +7,7 @@ pub mod fanout;
 pub mod find;
 pub mod inputs;
 pub mod jsonl;
+mod keys;
 pub mod link;
 pub mod memory;
 pub mod place;

@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::keys::Keys;
 use super::line::MAX_LINE;
 use super::link::{self, Linked, MAX_LINK};
 use super::reading::{Line, Lines};
-use super::walk::Walk;
+use super::walk::{Walk, predecessor};
 use crate::model::chain::{ChainId, Head, RootKey};
 use crate::ports::chains::{Anchor, ChainsFailed};
 
@@ -60,6 +61,8 @@ pub enum What {
     ChangedHereOrBefore,
     /// The line's mark is not that of its key.
     WrongMark,
+    /// Keys were given, and none of them tells the marks of this line's chain from here on.
+    Unmarked,
     /// Lines are missing before this one.
     Missing {
         /// The number of the first one in the chain.
@@ -107,6 +110,9 @@ impl std::fmt::Display for What {
             Self::WrongMark => {
                 f.write_str("this line's mark is not that of its key: it was changed, or written by another")
             }
+            Self::Unmarked => f.write_str(
+                "no key that was given tells the marks of this line's chain from here on: it was begun under another one, or too far from it",
+            ),
             Self::Missing { from, count: 1 } => write!(f, "before this line, number {from} of its chain is missing"),
             Self::Missing { from, count } => {
                 write!(f, "before this line, numbers {from} to {} of its chain are missing", from + count - 1)
@@ -257,14 +263,16 @@ pub enum NotVerified {
 
 /// What is known besides the files.
 pub struct Known<'a> {
-    /// The root key, if somebody kept it.
-    pub root: Option<&'a RootKey>,
+    /// The root keys that somebody kept. With any, a chain under none of them is a finding.
+    pub roots: &'a [RootKey],
     /// What the store knows of a chain.
     pub anchored: &'a dyn Fn(&ChainId) -> Result<Option<Anchor>, ChainsFailed>,
     /// Heads that somebody kept.
     pub heads: &'a [Head],
     /// Chains of which lines must be there, if all of their files are given.
     pub expected: &'a [Anchor],
+    /// Whether all files of their place are given: every chain must begin, and those that others follow must be there.
+    pub whole: bool,
 }
 
 impl std::fmt::Debug for Known<'_> {
@@ -278,7 +286,8 @@ impl std::fmt::Debug for Known<'_> {
 /// # Errors
 /// [`NotVerified`]. What is not as it was written is no error: it is in the report.
 pub fn verify(files: &[PathBuf], known: &Known<'_>) -> Result<Report, NotVerified> {
-    let mut verifying = Verifying { known, report: Report::default(), walks: HashMap::new(), order: Vec::new() };
+    let (report, keys) = (Report::default(), Keys::of(known.roots));
+    let mut verifying = Verifying { known, report, keys, walks: HashMap::new(), order: Vec::new(), afters: Vec::new() };
     for file in files {
         verifying.file(file)?;
     }
@@ -288,8 +297,11 @@ pub fn verify(files: &[PathBuf], known: &Known<'_>) -> Result<Report, NotVerifie
 struct Verifying<'a> {
     known: &'a Known<'a>,
     report: Report,
+    keys: Keys,
     walks: HashMap<ChainId, Walk>,
     order: Vec<ChainId>,
+    /// What first lines say of the chains before theirs.
+    afters: Vec<Head>,
 }
 
 impl Verifying<'_> {
@@ -347,17 +359,26 @@ impl Verifying<'_> {
             }
             let kept = self.known.heads.iter().filter(|head| head.chain == *id).cloned();
             let heads = (self.known.anchored)(id)?.map(|anchor| anchor.head).into_iter().chain(kept).collect();
-            let walk = Walk::begin(linked, heads, self.known.root);
+            let walk = Walk::begin(linked, heads, &mut self.keys, self.known.whole);
+            self.afters.extend(predecessor(linked));
             self.order.push(id.clone());
             self.walks.insert(id.clone(), walk);
         }
         if let Some(walk) = self.walks.get_mut(id) {
-            walk.line(spot, line, linked, &mut self.report);
+            walk.line(spot, line, linked, &mut self.keys, &mut self.report);
         }
         Ok(())
     }
 
     fn end(mut self) -> Result<Report, NotVerified> {
+        let mut followed = Vec::new();
+        for head in std::mem::take(&mut self.afters) {
+            match self.walks.get_mut(&head.chain) {
+                Some(walk) => walk.vouch(head, &mut self.report),
+                None if self.known.whole => followed.push(head),
+                None => {}
+            }
+        }
         for id in &self.order {
             if let Some(walk) = self.walks.remove(id) {
                 let chain = walk.end(id, &mut self.report);
@@ -366,9 +387,13 @@ impl Verifying<'_> {
         }
         let seen: BTreeSet<&ChainId> = self.order.iter().collect();
         let gone = self.known.expected.iter().map(|anchor| (&anchor.head, Some(anchor.file.clone())));
-        let gone = gone.chain(self.known.heads.iter().map(|head| (head, None)));
+        let gone = gone.chain(self.known.heads.iter().chain(&followed).map(|head| (head, None)));
         let nowhere = || Spot { file: None, line: 0 };
+        let mut told = BTreeSet::new();
         for (head, was_in) in gone.filter(|(head, _)| !seen.contains(&head.chain)) {
+            if !told.insert(&head.chain) {
+                continue;
+            }
             self.report.found(nowhere(), Some(&head.chain), What::Gone { known: head.lines, was_in });
         }
         Ok(self.report)

@@ -7,6 +7,8 @@ use crate::adapters::record::jsonl::tests::{Heads, root};
 use crate::adapters::record::jsonl::{JsonLines, Writing};
 use crate::adapters::record::line::samples;
 use crate::adapters::record::place::{Place, files_in};
+use crate::model::chain::Key;
+use crate::model::digest::Digest;
 use crate::ports::chains::Chains;
 use crate::ports::recorder::Recorder as _;
 
@@ -42,10 +44,11 @@ impl Recorded {
 
     fn verify(&self, root: Option<&RootKey>, anchored: bool) -> Report {
         let known = Known {
-            root,
+            roots: root.map_or(&[], std::slice::from_ref),
             anchored: &|chain| if anchored { self.heads.anchored(chain) } else { Ok(None) },
             heads: &[],
             expected: &[],
+            whole: false,
         };
         verify(std::slice::from_ref(&self.file), &known).unwrap()
     }
@@ -71,8 +74,8 @@ fn r34_a_record_as_it_was_written_holds_and_is_anchored_to_its_end() {
         assert_eq!((chain.head.lines, chain.anchored, chain.unanchored, chain.closed), (202, Some(202), 0, true));
         assert_eq!(chain.marks, if key.is_some() { Marks::Checked } else { Marks::NoKey });
     }
-    let report = record.verify(Some(&RootKey(crate::model::chain::Key::new([4; 32]))), false);
-    assert!(report.holds());
+    let report = record.verify(Some(&RootKey(Key::new([4; 32]))), false);
+    assert_eq!(report.findings[0].what, What::Unmarked, "under another key nothing checks the marks");
     assert_eq!(
         (report.chains[0].marks, report.chains[0].anchored, report.chains[0].unanchored),
         (Marks::OtherKey, None, 202)
@@ -104,7 +107,7 @@ fn r34_a_changed_link_is_the_line_that_has_it() {
     let whole = record.lines();
     let mut lines = whole.clone();
     let link = link::parse(lines[3].as_bytes()).unwrap().link;
-    lines[3] = lines[3].replace(&link.prev.to_string(), &crate::model::digest::Digest::of(b"other").to_string());
+    lines[3] = lines[3].replace(&link.prev.to_string(), &Digest::of(b"other").to_string());
     record.write(&lines);
     assert_eq!(record.findings(), [(4, What::Changed)]);
     lines = whole;
@@ -145,7 +148,7 @@ fn r34_an_end_that_was_cut_off_is_named_with_what_was_known() {
     assert_eq!(record.findings(), [(5, What::CutOff { lines: 5, known: 8 })]);
     let head: Head = record.heads.of_place("").unwrap()[0].head.clone();
     let kept = head.to_string().parse().unwrap();
-    let known = Known { root: None, anchored: &|_| Ok(None), heads: &[kept], expected: &[] };
+    let known = Known { roots: &[], anchored: &|_| Ok(None), heads: &[kept], expected: &[], whole: false };
     let report = verify(std::slice::from_ref(&record.file), &known).unwrap();
     assert_eq!(report.findings[0].what, What::CutOff { lines: 5, known: 8 }, "by a head that somebody kept");
     std::fs::write(&record.file, "").unwrap();
@@ -166,13 +169,51 @@ fn r34_a_writer_that_was_killed_in_the_middle_of_a_line_is_told_and_its_successo
     let report = record.verify(None, false);
     assert!(report.holds() && !report.chains[0].closed);
     assert_eq!(report.notes, [Note { spot: Spot { file: Some(record.file.clone()), line: 7 }, what: Aside::CutShort }]);
-    let heads = Arc::clone(&record.heads);
+    let heads = Arc::new(Heads::default());
     let next = JsonLines::open(Place::File(record.file.clone()), Writing::default(), heads as _).unwrap();
     next.item(&samples::started());
     drop(next);
     let report = record.verify(None, false);
     assert!(report.holds(), "{:?}", report.findings);
     assert_eq!((report.chains.len(), report.notes[0].what.clone()), (2, Aside::Torn));
+}
+
+#[test]
+fn r34_a_chain_whose_end_was_cut_off_is_told_by_the_one_after_it() {
+    let record = recorded(6);
+    let heads = Arc::clone(&record.heads);
+    let next = JsonLines::open(Place::File(record.file.clone()), Writing::default(), heads as _).unwrap();
+    next.item(&samples::started());
+    drop(next);
+    assert!(record.verify(None, false).holds());
+    let mut lines = record.lines();
+    lines.drain(5..8);
+    record.write(&lines);
+    let report = record.verify(None, false);
+    assert_eq!(report.findings[0].what, What::CutOff { lines: 5, known: 8 }, "no store was asked");
+}
+
+#[test]
+fn r34_a_chain_that_another_one_follows_must_be_there_and_a_first_line_says_what_it_follows() {
+    let record = recorded(6);
+    let heads = Arc::clone(&record.heads);
+    let next = JsonLines::open(Place::File(record.file.clone()), Writing::default(), heads as _).unwrap();
+    next.item(&samples::started());
+    drop(next);
+    let lines = record.lines();
+    record.write(&lines[8..]);
+    let known = Known { roots: &[], anchored: &|_| Ok(None), heads: &[], expected: &[], whole: true };
+    let report = verify(std::slice::from_ref(&record.file), &known).unwrap();
+    assert_eq!(report.findings[0].what, What::Gone { known: 8, was_in: None });
+    assert!(verify(std::slice::from_ref(&record.file), &Known { whole: false, ..known }).unwrap().holds());
+    // Whoever takes the mention away has a first line that follows something.
+    let start: serde_json::Value = serde_json::from_str(&lines[8]).unwrap();
+    let mention = format!("\"after\":{},", start["after"]);
+    assert!(lines[8].contains(&mention), "{}", lines[8]);
+    let mut without = lines.clone();
+    without[8] = without[8].replace(&mention, "");
+    record.write(&without);
+    assert_eq!(record.findings(), [(9, What::Changed)]);
 }
 
 #[test]
@@ -186,10 +227,25 @@ fn r34_a_chain_over_several_files_holds_and_a_missing_file_between_is_named() {
     let mut files = files_in(&folder).unwrap();
     assert!(files.len() > 3);
     let root = root();
-    let known = Known { root: Some(&root), anchored: &|chain| heads.anchored(chain), heads: &[], expected: &[] };
+    let known = Known {
+        roots: std::slice::from_ref(&root),
+        anchored: &|chain| heads.anchored(chain),
+        heads: &[],
+        expected: &[],
+        whole: false,
+    };
     let report = verify(&files, &known).unwrap();
     assert!(report.holds() && report.chains.len() == 1, "{:?}", report.findings);
     assert!(verify(&files[1..], &known).unwrap().holds(), "a file that goes on from others may be given without them");
+    let known_whole = Known { whole: true, ..known };
+    assert!(verify(&files, &known_whole).unwrap().holds());
+    let report = verify(&files[1..], &known_whole).unwrap();
+    assert!(
+        matches!(report.findings[..], [Finding { what: What::Missing { from: 0, .. }, .. }]),
+        "the first file of a place that is given whole: {:?}",
+        report.findings
+    );
+    let known = Known { whole: false, ..known_whole };
     files.remove(1);
     let report = verify(&files, &known).unwrap();
     assert!(matches!(report.findings[..], [Finding { what: What::Missing { .. }, .. }]), "{:?}", report.findings);

@@ -5,16 +5,15 @@
 
 use serde::Deserialize;
 
+use super::keys::Keys;
 use super::link::Linked;
 use super::verify::{Aside, ChainReport, Marks, Report, Spot, What};
 use super::writer::{CLOSE, ROTATED, START};
-use crate::model::chain::{ChainId, Head, Key, RootKey};
+use crate::model::chain::{ChainId, Head, Key};
 use crate::model::digest::Digest;
 
-/// How many lines may be missing in a row before a number counts as made up, and how far keys are followed for that.
+/// How many lines may be missing in a row before a number counts as made up.
 const MAX_GAP: u64 = 1_000_000;
-/// How many steps are taken to a chain's first key, or to the key of a file that goes on from others.
-const MAX_STEPS: u64 = 10_000_000;
 
 /// What is read of the lines that begin and end a file of a chain.
 #[derive(Deserialize)]
@@ -24,6 +23,8 @@ struct Border {
     root: Option<String>,
     #[serde(default)]
     step: u64,
+    #[serde(default)]
+    after: Option<Head>,
     #[serde(default)]
     continues: Option<String>,
     #[serde(default)]
@@ -44,52 +45,62 @@ pub(super) struct Walk {
     key: Option<Key>,
     marks: Marks,
     heads: Vec<Head>,
-    begun: bool,
+    /// What the first line is said to be that should not be.
+    beginning: Option<What>,
+    /// Whether nothing checks its marks although keys were given.
+    unmarked: bool,
     closed: bool,
     /// Of lines that were read: how many lines the furthest head vouches for.
     anchored: Option<u64>,
 }
 
 impl Walk {
-    /// Begins with the first line that was found of a chain.
-    pub(super) fn begin(first: &Linked<'_>, heads: Vec<Head>, root: Option<&RootKey>) -> Self {
+    /// Begins with the first line that was found of a chain. `whole`: all files of its place are given, so that a chain must
+    /// be there from its first line on.
+    pub(super) fn begin(first: &Linked<'_>, heads: Vec<Head>, keys: &mut Keys, whole: bool) -> Self {
         let border = border(first).filter(|border| border.r#type == START);
-        let (seq, known) = (first.link.seq, root.zip(border.as_ref()));
-        let fits = |(root, border): &(&RootKey, &Border)| {
-            border.root.as_deref() == Some(root.0.id().as_str()) && border.step <= MAX_STEPS && seq <= MAX_STEPS
+        let (seq, prev) = (first.link.seq, first.link.prev);
+        let root = border.as_ref().and_then(|border| Some((border.root.as_deref()?, border.step)));
+        let key = root.and_then(|(root, step)| keys.of_line(root, step, &first.link.id, seq));
+        let marks = match &key {
+            _ if !keys.are_given() => Marks::NoKey,
+            Some(_) => Marks::Checked,
+            None => Marks::OtherKey,
         };
-        let marks = match (&known, root) {
-            (_, None) => Marks::NoKey,
-            (Some(both), _) if fits(both) => Marks::Checked,
-            (_, Some(_)) => Marks::OtherKey,
+        let beginning = match &border {
+            // A file that goes on from others may be given without them.
+            Some(border) if seq > 0 && border.continues.is_some() && !whole => None,
+            _ if seq > 0 && whole => Some(What::Missing { from: 0, count: seq }),
+            Some(border) if seq == 0 && border.continues.is_none() => {
+                let before = border.after.as_ref().map_or(Digest::from_bytes([0; 32]), |head| head.last);
+                (before != prev).then_some(What::Changed)
+            }
+            _ => Some(What::NoBeginning { number: seq }),
         };
-        let key = known.filter(fits).map(|(root, border)| {
-            let mut key = root.of_chain(&first.link.id, border.step);
-            (0..seq).for_each(|_| key.step());
-            key
-        });
-        // A file that goes on from others may be given without them.
-        let begun = border.is_some_and(|border| seq == 0 || border.continues.is_some());
         Self {
             next: seq,
-            last: first.link.prev,
+            last: prev,
             at: Spot { file: None, line: 0 },
             named: false,
             suspect: None,
             key,
             marks,
             heads,
-            begun,
+            beginning,
+            unmarked: marks == Marks::OtherKey,
             closed: false,
             anchored: None,
         }
     }
 
-    pub(super) fn line(&mut self, spot: Spot, line: &[u8], linked: &Linked<'_>, report: &mut Report) {
+    pub(super) fn line(&mut self, spot: Spot, line: &[u8], linked: &Linked<'_>, keys: &mut Keys, report: &mut Report) {
         let (link, chain) = (&linked.link, Some(&linked.link.id));
-        if !self.begun {
-            self.begun = true;
-            report.found(spot.clone(), chain, What::NoBeginning { number: link.seq });
+        let mut named = self.beginning == Some(What::Changed);
+        if let Some(what) = self.beginning.take() {
+            report.found(spot.clone(), chain, what);
+        }
+        if std::mem::take(&mut self.unmarked) {
+            report.found(spot.clone(), chain, What::Unmarked);
         }
         if self.closed {
             self.closed = false;
@@ -97,7 +108,6 @@ impl Walk {
         }
         let follows = link.prev == self.last;
         let right = |key: &Key| key.mark(linked.marked) == linked.mac;
-        let mut named = false;
         // The digest binds the place: who follows the last line and has another number had it changed.
         if link.seq != self.next && follows || link.seq.saturating_sub(self.next) > MAX_GAP {
             named = true;
@@ -109,8 +119,9 @@ impl Walk {
             self.settle(chain, report);
             let (from, count) = (self.next, link.seq - self.next);
             report.found(spot.clone(), chain, What::Missing { from, count });
-            if let Some(key) = &mut self.key {
-                (0..count).for_each(|_| key.step());
+            if self.key.as_mut().is_some_and(|key| !keys.advance(key, count)) {
+                (self.key, self.marks) = (None, Marks::OtherKey);
+                report.found(spot.clone(), chain, What::Unmarked);
             }
             self.next = link.seq;
         } else {
@@ -128,7 +139,7 @@ impl Walk {
             report.note(spot.clone(), Aside::Lost { lines: link.lost, unrecorded: link.unrecorded });
         }
         self.last = Digest::of(line);
-        self.next += 1;
+        self.next = self.next.saturating_add(1);
         let next = self.next;
         for head in self.heads.iter().filter(|head| head.lines == next) {
             self.anchored = Some(next);
@@ -175,6 +186,19 @@ impl Walk {
         }
     }
 
+    /// Takes what a later chain knew of this one. It vouches for the end, if it knew the end.
+    pub(super) fn vouch(&mut self, head: Head, report: &mut Report) {
+        if head.lines == self.next && head.last != self.last && !self.named {
+            (self.named, self.suspect) = (true, None);
+            report.found(self.at.clone(), Some(&head.chain), What::Changed);
+        } else if head.lines == self.next {
+            self.anchored = Some(self.next);
+        }
+        if head.lines >= self.next {
+            self.heads.push(head);
+        }
+    }
+
     pub(super) fn end(mut self, id: &ChainId, report: &mut Report) -> ChainReport {
         self.settle(Some(id), report);
         let lines = self.next;
@@ -191,6 +215,11 @@ impl Walk {
             last: self.at,
         }
     }
+}
+
+/// What a first line says of the chain before it in its place.
+pub(super) fn predecessor(first: &Linked<'_>) -> Option<Head> {
+    border(first)?.after
 }
 
 fn border(linked: &Linked<'_>) -> Option<Border> {

@@ -132,6 +132,8 @@ impl Writer {
     /// Notes that a call goes on although its decision is not recorded.
     pub(super) fn went_on(&mut self) {
         self.unwritten.unrecorded += 1;
+        // One that was too long to be written at all was not counted yet.
+        self.unwritten.lost = self.unwritten.lost.max(self.unwritten.unrecorded);
     }
 
     /// Waits until what was written is on the disk.
