@@ -50,6 +50,9 @@ const SERIES: [&str; 7] = [
     "the model view",
 ];
 
+/// The longest block, in bytes.
+const BLOCK: usize = 1 << 19;
+
 /// What the sanitiser takes out.
 const SECRET: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
 
@@ -101,7 +104,11 @@ async fn round(text: &str, plain: &Session, sanitised: &Session) -> [Duration; S
     let mut script = String::new();
     let scripted = clock(&mut || script = black_box(ScriptView::of(clean).text()));
     assert!(!script.contains(SECRET), "the secret is still there");
-    let hook = clock(&mut || drop(black_box(HookView::of(clean).unwrap().into_response().to_string())));
+    let hook = clock(&mut || {
+        drop(black_box(
+            HookView::of(clean).unwrap_or_else(|| panic!("{:?}", clean.failure())).into_response().to_string(),
+        ))
+    });
     let begun = Instant::now();
     black_box(ModelView::of(clean, Duration::ZERO, &ModelViewOptions::default()).await);
     [copy, through, cleaned, event, scripted, hook, begun.elapsed()]
@@ -116,12 +123,19 @@ async fn call(session: &Session) -> (Duration, Finished) {
     (took, finished)
 }
 
-/// Lines as tools print them, and one secret in their middle.
+/// Lines as tools print them, and one secret in their middle. They are strings of structured content, none longer than what a
+/// sanitiser may read at once (R41): a longer one is withheld, which costs nothing, and so are texts that are so long together.
 fn answer(size: usize) -> (String, Answer) {
     let lines =
         "2026-12-03 12:00:00 info worker finished the task in 17 ms, 3 files changed\n".repeat(size / 77 / 2 + 1);
     let text = format!("{lines}{SECRET}\n{lines}");
-    let result = json!({ "content": [{ "type": "text", "text": text }], "isError": false });
+    let (mut blocks, mut rest) = (Vec::new(), text.as_str());
+    while !rest.is_empty() {
+        let (block, after) = rest.split_at(rest.len().min(BLOCK));
+        blocks.push(block);
+        rest = after;
+    }
+    let result = json!({ "content": [], "structuredContent": { "pages": blocks }, "isError": false });
     let spelled: Arc<str> = result.to_string().into();
     let value = result.as_object().unwrap().clone();
     (spelled.to_string(), Answer::Result(ToolResult::from_upstream(value, spelled)))

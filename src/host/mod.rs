@@ -15,6 +15,7 @@ pub mod network;
 pub mod overlay;
 mod past;
 pub mod policies;
+mod recorded;
 pub mod records;
 pub mod reload;
 pub mod replay;

@@ -6,8 +6,10 @@ use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::adapters::record::inputs::MAX_LINE;
+use crate::adapters::record::jsonl::marked;
 use crate::adapters::record::place::inputs_of;
 use crate::adapters::record::reading::{Line, Lines};
+use crate::model::chain::Key;
 use crate::model::digest::Digest;
 
 /// How many lines of one file are known; beyond, they are not found.
@@ -28,16 +30,18 @@ type Index = (File, HashMap<Digest, (u64, usize)>);
 pub(super) struct InputsFile {
     path: PathBuf,
     known: Option<Result<Index, io::ErrorKind>>,
+    /// The digests by their marks under the key of the tenant that was last asked for.
+    marks: Option<(Key, HashMap<Digest, Digest>)>,
 }
 
 impl InputsFile {
     /// The one beside a file of records.
     pub(super) fn beside(file: &Path) -> Self {
-        Self { path: inputs_of(file), known: None }
+        Self { path: inputs_of(file), known: None, marks: None }
     }
 
-    /// Returns the line with this digest, without its newline.
-    pub(super) fn find(&mut self, wanted: Digest) -> Result<Vec<u8>, NotFound> {
+    /// Returns the line with this mark under the tenant's key, without its newline.
+    pub(super) fn find(&mut self, wanted: Digest, key: &Key) -> Result<Vec<u8>, NotFound> {
         let path = &self.path;
         let known = self.known.get_or_insert_with(|| index(path).map_err(|error| error.kind()));
         let (file, places) = match known {
@@ -45,11 +49,18 @@ impl InputsFile {
             Err(io::ErrorKind::NotFound) => return Err(NotFound::NoFile),
             Err(kind) => return Err(NotFound::Failed((*kind).into())),
         };
-        let (at, length) = *places.get(&wanted).ok_or(NotFound::Absent)?;
+        let marks = match self.marks.take().filter(|(of, _)| of == key) {
+            Some((_, marks)) => marks,
+            None => places.keys().map(|digest| (marked(key, *digest), *digest)).collect(),
+        };
+        let digest = marks.get(&wanted).copied();
+        self.marks = Some((key.clone(), marks));
+        let digest = digest.ok_or(NotFound::Absent)?;
+        let (at, length) = *places.get(&digest).ok_or(NotFound::Absent)?;
         let mut line = vec![0; length];
         file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut line)).map_err(NotFound::Failed)?;
         // The file may have changed since.
-        if Digest::of(&line) == wanted { Ok(line) } else { Err(NotFound::Absent) }
+        if Digest::of(&line) == digest { Ok(line) } else { Err(NotFound::Absent) }
     }
 }
 

@@ -7,85 +7,21 @@
 //! of components are not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::past::{InputsFile, NotFound};
-use crate::adapters::record::find::every_line;
+pub use super::recorded::Unreadable;
+use super::recorded::{Decisions, Failed, Read, Recorded, Said, SaidVoice, Whose};
 use crate::adapters::record::inputs::read;
 use crate::adapters::record::jsonl::marked;
-use crate::adapters::record::link;
 use crate::model::chain::Key;
 use crate::model::digest::Digest;
 use crate::model::verdict::FaultCode;
 use crate::pipeline::consent::replay::replay;
 use crate::ports::approval::PolicySet;
-
-/// One recorded decision, as far as it is compared. What is read is somebody's file: every field is checked by its type.
-#[derive(Debug, Deserialize)]
-struct Recorded {
-    r#type: String,
-    #[serde(default)]
-    time: String,
-    call: String,
-    server: Option<String>,
-    tool: String,
-    #[serde(default)]
-    uploading: bool,
-    policy_set: Digest,
-    engine: Digest,
-    caller: Tenant,
-    #[serde(flatten)]
-    said: Said,
-}
-
-#[derive(Debug, Deserialize)]
-struct Tenant {
-    tenant: String,
-}
-
-/// What a decision says, recorded or just taken.
-#[derive(Debug, Deserialize)]
-struct Said {
-    folded: Value,
-    #[serde(default)]
-    voices: Vec<SaidVoice>,
-    #[serde(default)]
-    connectors: Vec<SaidVoice>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SaidVoice {
-    source: Whose,
-    #[serde(default)]
-    verdict: Option<Value>,
-    #[serde(default)]
-    answer: Option<Value>,
-    #[serde(default)]
-    fault: Option<Failed>,
-    #[serde(default)]
-    posture: Option<(String, Value)>,
-    #[serde(default)]
-    observed: bool,
-    #[serde(default)]
-    fuel: u64,
-    #[serde(default)]
-    heard: Option<Digest>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-struct Whose {
-    layer: String,
-    component: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Failed {
-    code: FaultCode,
-}
 
 /// What a decision comes to, and who stands behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -154,7 +90,7 @@ pub enum Came {
 /// One decision that was taken again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Retaken {
-    /// The call.
+    /// The call; of a line that cannot be read, which line of its file it is.
     pub call: String,
     /// When it was decided.
     pub time: String,
@@ -184,14 +120,6 @@ pub struct Totals {
     pub not_reproducible: BTreeMap<String, u64>,
 }
 
-/// Records that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read `{}`", crate::model::text::shown(&file.display().to_string(), 300))]
-pub struct Unreadable {
-    file: PathBuf,
-    source: io::Error,
-}
-
 /// Takes every decision in these files again by these policies, and gives each to `each`. `inputs_key` is the one that the
 /// tenants' marks are made under.
 ///
@@ -206,37 +134,35 @@ pub async fn retake(
     let mut totals = Totals::default();
     for file in files {
         let mut inputs = InputsFile::beside(file);
-        for (recorded, kept) in decisions(file)? {
-            let came = take(policies, &recorded, kept, &mut inputs, inputs_key).await;
+        let mut decisions = Decisions::of(file)?;
+        while let Some(read) = decisions.next()? {
+            let retaken = match read {
+                Read::Decision(recorded, kept) => {
+                    let came = take(policies, &recorded, kept, &mut inputs, inputs_key).await;
+                    let same_policies = recorded.policy_set == policies.digest.0;
+                    let Recorded { call, time, server, tool, .. } = *recorded;
+                    Retaken { call, time, server, tool, same_policies, came }
+                }
+                Read::Bad { line, why } => Retaken {
+                    call: format!("line {line}"),
+                    time: String::new(),
+                    server: None,
+                    tool: String::new(),
+                    same_policies: false,
+                    came: Came::NotReproducible { why: why.to_owned() },
+                },
+            };
             totals.decisions += 1;
-            match &came {
+            match &retaken.came {
                 Came::Same => totals.same += 1,
                 Came::Changed { .. } => totals.changed += 1,
                 Came::OtherFuel { .. } => totals.other_fuel += 1,
                 Came::NotReproducible { why } => *totals.not_reproducible.entry(why.clone()).or_default() += 1,
             }
-            let Recorded { call, time, server, tool, policy_set, .. } = recorded;
-            each(&Retaken { call, time, server, tool, same_policies: policy_set == policies.digest.0, came });
+            each(&retaken);
         }
     }
     Ok(totals)
-}
-
-/// The decisions of a file. One that was written before files were uploaded is left out: another one follows it.
-fn decisions(file: &Path) -> Result<Vec<(Recorded, Option<Digest>)>, Unreadable> {
-    let mut all = Vec::new();
-    let read = every_line(file, |line| {
-        if line.starts_with(b"{\"type\":\"decision\"")
-            && let Ok(recorded) = serde_json::from_slice::<Recorded>(line)
-            && recorded.r#type == "decision"
-            && !recorded.uploading
-        {
-            all.push((recorded, link::parse(line).and_then(|linked| linked.link.inputs)));
-        }
-        true
-    });
-    read.map_err(|source| Unreadable { file: file.to_owned(), source })?;
-    Ok(all)
 }
 
 async fn take(
@@ -251,7 +177,8 @@ async fn take(
         return not(format!("{whose} had ended with `{code}`, which the machine decided"));
     }
     let Some(kept) = kept else { return not("its inputs were not kept".to_owned()) };
-    let line = match inputs.find(kept) {
+    let tenant_key = inputs_key.of_tenant(&recorded.caller.tenant);
+    let line = match inputs.find(kept, &tenant_key) {
         Ok(line) => line,
         Err(NotFound::NoFile) => return not("the file with its inputs is not there".to_owned()),
         Err(NotFound::Absent) => return not("its inputs are not in their file, or were changed there".to_owned()),
@@ -283,8 +210,7 @@ async fn take(
         return Came::Changed { was, now: is, because: differences(&recorded.said, &now) };
     }
     let same = recorded.policy_set == policies.digest.0 && recorded.engine == policies.engine;
-    let key = inputs_key.of_tenant(&recorded.caller.tenant);
-    match other_fuel(&recorded.said, &now, &key) {
+    match other_fuel(&recorded.said, &now, &tenant_key) {
         components if same && !components.is_empty() => Came::OtherFuel { components },
         _ => Came::Same,
     }

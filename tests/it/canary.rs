@@ -316,6 +316,7 @@ async fn without_a_sanitiser_everyone_who_is_told_of_an_answer_is_told_the_secre
     }
     let failed = told_of(false, &json!({ "code": -1, "message": secret() })).await;
     assert!(failed["error text"].contains(&secret()));
+    assert!(!failed["records"].contains(&secret()), "{}", failed["records"]);
 }
 
 #[tokio::test]

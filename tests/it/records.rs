@@ -157,6 +157,16 @@ fn r35_recorded_decisions_come_out_equal_and_a_candidate_that_changes_them_is_to
     fs::write(inputs, text.replacen("\"a\":0", "\"a\":7", 1)).unwrap();
     let ran = place.run(&["policy", "replay"]);
     assert!(ran.out.contains("2 the same") && ran.out.contains("1 not reproducible"), "{}", ran.out);
+
+    // A line that cannot be read is no decision less, and a file that is no record is no record without changes.
+    let record = &files(&place, ".jsonl")[0];
+    let text = fs::read_to_string(record).unwrap();
+    fs::write(record, text.replacen("\"folded\":", "\"fold\":", 1)).unwrap();
+    let ran = place.run(&["policy", "replay", record.to_str().unwrap()]);
+    assert!(ran.out.contains("1: its line cannot be read") && ran.out.contains("1 not reproducible"), "{}", ran.out);
+    place.write("work/none.txt", "no record\n");
+    let ran = place.run(&["policy", "diff", "--candidate", "candidate.toml", "--records", "none.txt"]);
+    assert!(ran.code != 0 && ran.err.contains("has no line of a record"), "{} {}", ran.out, ran.err);
 }
 
 #[test]

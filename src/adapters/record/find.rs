@@ -72,12 +72,20 @@ pub fn more(file: &Path, end: &mut u64) -> io::Result<Vec<Vec<u8>>> {
     Ok(lines)
 }
 
+/// Opens a file of records, line by line.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn lines_of(file: &Path) -> io::Result<Lines<BufReader<File>>> {
+    Ok(Lines::new(BufReader::with_capacity(256 * 1024, File::open(file)?), MAX_LINE + MAX_LINK))
+}
+
 /// Gives every whole line of a file to `each`, without its newline, until that returns `false`.
 ///
 /// # Errors
 /// The file cannot be read.
 pub fn every_line(file: &Path, mut each: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
-    let mut lines = Lines::new(BufReader::with_capacity(256 * 1024, File::open(file)?), MAX_LINE + MAX_LINK);
+    let mut lines = lines_of(file)?;
     let mut buffer = Vec::new();
     loop {
         match lines.next(&mut buffer)? {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::place::Place;
-use super::writer::{Bounds, Writer};
+use super::writer::{Bounds, Inputs, Writer};
 use super::{inputs, line};
 use crate::config::records::{Fsync, OnFailure};
 use crate::model::caller::TenantId;
@@ -128,9 +128,10 @@ impl JsonLines {
     fn write_decision(&self, record: &DecisionRecord) -> io::Result<()> {
         let inputs = record.inputs.as_ref().filter(|_| self.writing.inputs);
         let inputs = inputs.map(|inputs| inputs::line(&record.call, inputs)).transpose()?.flatten();
+        let inputs = inputs.map(|line| Inputs::of(line, &self.tenant_key(&record.caller.tenant)));
         let line = line::decision(&self.keyed(record), line::MAX_LINE)?;
         let mut writer = self.writer.lock();
-        writer.write(&line, inputs.as_deref())?;
+        writer.write(&line, inputs.as_ref())?;
         match self.writing.fsync {
             Fsync::Each => writer.sync(),
             Fsync::Never => Ok(()),
@@ -149,6 +150,14 @@ impl JsonLines {
 
     fn tenant_key(&self, tenant: &TenantId) -> Key {
         self.inputs_key.of_tenant(tenant.as_str())
+    }
+}
+
+impl Inputs {
+    /// The line with its newline, and its mark without.
+    fn of(line: Vec<u8>, key: &Key) -> Self {
+        let mark = marked(key, Digest::of(line.strip_suffix(b"\n").unwrap_or(&line)));
+        Self { line, mark }
     }
 }
 

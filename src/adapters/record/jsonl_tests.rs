@@ -260,8 +260,33 @@ fn r35_inputs_are_kept_beside_the_record_only_if_asked_for_and_bound_by_the_deci
         assert_eq!(bound.is_some(), inputs);
         if let Some(bound) = bound {
             let kept = std::fs::read_to_string(inputs_of(&path)).unwrap();
-            assert_eq!(Digest::of(kept.trim_end().as_bytes()), bound);
+            let of = Digest::of(kept.trim_end().as_bytes());
+            let key = Heads::default().inputs_key().unwrap().of_tenant(record.caller.tenant.as_str());
+            assert_eq!(marked(&key, of), bound, "a mark, no plain digest");
             assert_eq!(std::fs::metadata(inputs_of(&path)).unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+}
+
+#[test]
+fn r35_a_file_of_inputs_that_others_may_read_or_that_is_a_link_gets_none_and_the_decision_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut record = samples::decision();
+    record.inputs = Some(Arc::new(input_samples::inputs()));
+    let elsewhere = folder.path().join("elsewhere");
+    for name in ["open", "link"] {
+        let path = folder.path().join(format!("{name}.jsonl"));
+        match name {
+            "open" => {
+                std::fs::write(inputs_of(&path), "").unwrap();
+                std::fs::set_permissions(inputs_of(&path), std::fs::Permissions::from_mode(0o666)).unwrap();
+            }
+            _ => std::os::unix::fs::symlink(&elsewhere, inputs_of(&path)).unwrap(),
+        }
+        open(&path, Writing { inputs: true, ..Writing::default() }).decision(&record).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(link::parse(text.lines().nth(1).unwrap().as_bytes()).unwrap().link.inputs, None, "{name}");
+        assert!(name == "link" || std::fs::read(inputs_of(&path)).unwrap().is_empty());
+        assert!(!elsewhere.exists());
     }
 }

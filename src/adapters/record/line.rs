@@ -4,6 +4,7 @@
 //! one call are found by its id. Lines are bounded: what does not fit is left out and the line says `"cut":true`.
 //! Arguments are left out unless asked for: they hold what users type and what tools are given, secrets included.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,7 +20,7 @@ use crate::model::digest::Digest;
 use crate::model::hook::HookVoice;
 use crate::model::item::{CallInfo, Item, Status};
 use crate::model::name::{CallId, RawToolName, ServerName};
-use crate::model::outcome::{Code, Durations, Outcome};
+use crate::model::outcome::{Code, Durations, Failure, Outcome};
 use crate::model::review::ReviewVoice;
 use crate::model::revision::{PolicySetDigest, Revision};
 use crate::model::verdict::Folded;
@@ -144,7 +145,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
     let (r#type, info, status, time, end) = match item {
         Item::Started(started) => ("started", &started.call, started.status, started.started_at, None),
         Item::Completed(completed) => {
-            let end = (&completed.outcome, completed.durations);
+            let end = (told(&completed.outcome, include_arguments), completed.durations);
             ("completed", &completed.call, completed.status, completed.completed_at, Some(end))
         }
     };
@@ -161,7 +162,7 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
         let line = ItemLine {
             head: Head { r#type, time, call: id, server: tool.server.as_ref(), tool: &tool.tool },
             status,
-            end: end.map(|(outcome, durations)| End::of(outcome, durations, bare)),
+            end: end.as_ref().map(|(outcome, durations)| End::of(outcome, *durations, bare)),
             sanitisers: if bare { &[] } else { sanitisers },
             hooks: if bare { &[] } else { hooks },
             reviews: if bare { &[] } else { reviews },
@@ -180,6 +181,17 @@ pub(super) fn item(item: &Item, include_arguments: bool, max: usize) -> std::io:
     match line(None, include_arguments, false)? {
         Some(without_arguments) => Ok(without_arguments),
         None => line(None, true, true)?.ok_or_else(too_long),
+    }
+}
+
+/// Returns how a call ended without the words of its server: they are an answer.
+fn told(outcome: &Outcome, include_answers: bool) -> Cow<'_, Outcome> {
+    match outcome {
+        Outcome::Failed(failure) if failure.code == Code::ProtocolError && !include_answers => {
+            let message = "the server answered with a protocol error; its words are not recorded".to_owned();
+            Cow::Owned(Outcome::Failed(Failure { message, detail: None, ..failure.clone() }))
+        }
+        Outcome::Failed(_) | Outcome::Answered | Outcome::ToolError => Cow::Borrowed(outcome),
     }
 }
 
@@ -449,11 +461,20 @@ mod tests {
 
     #[test]
     fn a_huge_failure_leaves_its_code() {
-        let failure = Failure::new(Stage::Call, Code::ProtocolError, "x".repeat(2 * MAX_LINE));
+        let failure = Failure::new(Stage::Call, Code::Timeout, "x".repeat(2 * MAX_LINE));
         let line = item(&samples::failed(failure), false, MAX_LINE).unwrap();
         let value = parse(&line);
         assert!(line.len() < 1024);
-        assert_eq!((&value["outcome"]["failed"], &value["cut"]), (&"protocol-error".into(), &true.into()));
+        assert_eq!((&value["outcome"]["failed"], &value["cut"]), (&"timeout".into(), &true.into()));
+    }
+
+    #[test]
+    fn the_words_of_a_protocol_error_are_an_answer() {
+        let failure = Failure::new(Stage::Call, Code::ProtocolError, "hush").detail("hush");
+        let failed = samples::failed(failure);
+        let line = parse(&item(&failed, false, MAX_LINE).unwrap());
+        assert!(!line.to_string().contains("hush") && line["outcome"]["failed"]["code"] == "protocol-error", "{line}");
+        assert!(parse(&item(&failed, true, MAX_LINE).unwrap()).to_string().contains("hush"));
     }
 
     #[test]

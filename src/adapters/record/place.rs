@@ -120,6 +120,25 @@ impl Out {
         Ok(Self { to: Box::new(file), path: path.to_owned(), torn, size })
     }
 
+    /// The same for a file that nobody but its owner may read. One that is there must be so, and a file.
+    pub(super) fn open_private(path: &Path) -> io::Result<Self> {
+        let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+        let found = file.metadata()?;
+        let denied = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if !found.is_file() {
+            return denied("it is no regular file".to_owned());
+        }
+        if found.uid() != rustix::process::getuid().as_raw() {
+            return denied("it is owned by another user".to_owned());
+        }
+        if found.mode() & 0o077 != 0 {
+            return denied(format!("it is open to others (mode {:03o}); `chmod 600` it", found.mode() & 0o777));
+        }
+        let (size, torn) = (found.len(), ends_torn(path, &file));
+        Ok(Self { to: Box::new(file), path: path.to_owned(), torn, size })
+    }
+
     /// Hands a line to the operating system in one write.
     pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let written = if self.torn {

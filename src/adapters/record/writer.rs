@@ -23,6 +23,8 @@ use crate::ports::chains::Chains;
 pub(super) const ANCHOR_LINES: u64 = 64;
 /// For how long it may not, once there is another line.
 pub(super) const ANCHOR_TIME: Duration = Duration::from_secs(1);
+/// How long after a failure to keep a head it is tried again.
+const ANCHOR_AGAIN: Duration = Duration::from_secs(10);
 
 /// What begins a file of a chain.
 #[derive(Serialize)]
@@ -93,10 +95,19 @@ pub(super) struct Writer {
     bounds: Bounds,
     out: Option<Out>,
     inputs: Option<Out>,
+    /// When the store last refused the chain's head, if it has not taken one since.
+    unanchored: Option<Instant>,
     chain: Option<Chain>,
     unwritten: Unwritten,
     anchored: (u64, Instant),
     quiet: bool,
+}
+
+/// What a decision was taken on, as a line of its own, and what the decision's line calls it by.
+pub(super) struct Inputs {
+    pub(super) line: Vec<u8>,
+    /// Under the tenant's key: nobody finds out by trying what was given (R34).
+    pub(super) mark: Digest,
 }
 
 impl Writer {
@@ -113,13 +124,14 @@ impl Writer {
     pub(super) fn over(place: Place, out: Option<Out>, bounds: Bounds, chains: Arc<dyn Chains>) -> Self {
         let anchored = (0, Instant::now());
         let (inputs, chain, unwritten) = (None, None, Unwritten::default());
-        Self { chains, place, bounds, out, inputs, chain, unwritten, anchored, quiet: false }
+        let unanchored = None;
+        Self { chains, place, bounds, out, inputs, unanchored, chain, unwritten, anchored, quiet: false }
     }
 
     /// Writes a line, and before it the line with a decision's inputs. What cannot be written is counted, inputs aside.
-    pub(super) fn write(&mut self, body: &[u8], inputs: Option<&[u8]>) -> io::Result<()> {
+    pub(super) fn write(&mut self, body: &[u8], inputs: Option<&Inputs>) -> io::Result<()> {
         let written = self.begin(body.len()).and_then(|()| {
-            let inputs = inputs.and_then(|line| self.keep_inputs(line));
+            let inputs = inputs.and_then(|inputs| self.keep_inputs(inputs));
             self.append(body, inputs)
         });
         match &written {
@@ -243,11 +255,11 @@ impl Writer {
     }
 
     /// What a decision was taken on is kept if that can be done; the decision's line says whether it was.
-    fn keep_inputs(&mut self, line: &[u8]) -> Option<Digest> {
+    fn keep_inputs(&mut self, inputs: &Inputs) -> Option<Digest> {
         let file = self.out.as_ref().map(|out| inputs_of(&out.path))?;
-        let kept = self.inputs_file(&file).and_then(|out| out.write(line));
+        let kept = self.inputs_file(&file).and_then(|out| out.write(&inputs.line));
         match kept {
-            Ok(()) => Some(Digest::of(line.strip_suffix(b"\n").unwrap_or(line))),
+            Ok(()) => Some(inputs.mark),
             Err(error) => {
                 if !std::mem::replace(&mut self.quiet, true) {
                     tracing::warn!(%error, "the inputs of a decision could not be kept; it cannot be replayed");
@@ -260,7 +272,7 @@ impl Writer {
     fn inputs_file(&mut self, file: &Path) -> io::Result<&mut Out> {
         match &mut self.inputs {
             Some(out) => Ok(out),
-            none => Ok(none.insert(Out::open(file, false)?)),
+            none => Ok(none.insert(Out::open_private(file)?)),
         }
     }
 
@@ -269,15 +281,21 @@ impl Writer {
         let (Some(chain), Some(out)) = (&self.chain, &self.out) else { return };
         let (known, at) = self.anchored;
         let due = now || chain.seq - known >= ANCHOR_LINES || at.elapsed() >= ANCHOR_TIME;
-        if !due || chain.seq == 0 {
+        // A store that cannot be written makes no line wait for it again so soon.
+        let soon = !now && self.unanchored.is_some_and(|since| since.elapsed() < ANCHOR_AGAIN);
+        if !due || soon || chain.seq == 0 {
             return;
         }
         let head = Head { chain: chain.id.clone(), lines: chain.seq, last: chain.prev };
         let file = std::path::absolute(&out.path).unwrap_or_else(|_| out.path.clone());
         match self.chains.anchor(&head, &self.place.name(), &file.display().to_string()) {
-            Ok(()) => self.anchored = (chain.seq, Instant::now()),
+            Ok(()) => (self.anchored, self.unanchored) = ((chain.seq, Instant::now()), None),
             // The lines are written all the same; `audit verify` tells how many of them nothing vouches for.
-            Err(error) => tracing::warn!(%error, "the record's head is not kept"),
+            Err(error) => {
+                if self.unanchored.replace(Instant::now()).is_none() {
+                    tracing::warn!(%error, "the record's head is not kept; it is tried again, without a word");
+                }
+            }
         }
     }
 }
