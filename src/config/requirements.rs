@@ -104,13 +104,14 @@ pub(crate) fn take_right(layers: &mut [Layer], sources: &[Source]) {
 pub(crate) fn restrict(layers: &mut [Layer], sources: &[Source], problems: &mut Vec<Problem>) {
     for layer in layers {
         let definer = layer.definer.clone();
-        for source in sources.iter().filter(|source| source.restricts(&definer)) {
-            choices(layer, source, problems);
-        }
-        // Who permits the auto reviewer alone demands it (approval-results 3.3 rule 1): it is that layer's own choice.
+        // Who permits the auto reviewer alone demands it (approval-results 3.3 rule 1): it is that layer's own choice, and what
+        // more trusted layers permit holds for it like for any other.
         let demands = |source: &Source| source.table.approvals_reviewers == Some([ReviewerName::AutoReview].into());
         if sources.iter().any(|source| source.layer == layer.reference && demands(source)) {
             layer.file.settings.approvals_reviewer.get_or_insert(Reviewer::AutoReview);
+        }
+        for source in sources.iter().filter(|source| source.restricts(&definer)) {
+            choices(layer, source, problems);
         }
     }
 }

@@ -350,7 +350,7 @@ async fn too_many_files_and_nowhere_to_upload_to_fail_the_call() {
 }
 
 #[tokio::test]
-async fn an_upload_that_fails_fails_the_call_without_a_word_of_the_other_side() {
+async fn l07_an_upload_that_fails_fails_the_call_without_a_word_of_the_other_side() {
     let usual = Reply::usual();
     let elsewhere = UploadServer::start().await;
     let location = Some(elsewhere.url().to_string());

@@ -74,6 +74,12 @@ fn requirements_say_who_may_be_chosen_to_answer_asks() {
     assert_eq!(answers(&demands("'auto_review', 'user'"), &chooses("user")).0, person);
     assert_eq!(answers(&demands("'auto_review', 'user'"), ""), (person, person, String::new()));
     assert!(said_of(&demands("")).contains("names nobody"));
+    // R1: a demand is a choice like any other to the layers above it.
+    let (above, below) = (demands("'user'"), demands("'auto_review'"));
+    let resolved = sound(&[(Managed, &above), (Organisation, &below)]);
+    assert_eq!(resolved.postures.reviewer(None), person);
+    let said = problems(&resolved);
+    assert!(said.contains("`requirements.approvals_reviewers` of the managed layer"), "{said}");
 }
 
 fn said_of(managed: &str) -> String {
