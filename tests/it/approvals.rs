@@ -1,16 +1,21 @@
 //! Questions that wait outlive their caller, and are answered from another terminal (R20, R21).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis::adapters::store::memory_asks::in_memory;
+use portcullis::config::Places;
 use portcullis::host::build::{Built, HostBuilder};
+use portcullis::host::wire::open_state;
 use portcullis::model::caller::{Caller, TenantId};
 use portcullis::model::digest::Digest;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
-use portcullis::model::name::ServerName;
+use portcullis::model::name::{ServerName, ToolRef};
+use portcullis::model::tool::ServerIdentity;
 use portcullis::model::verdict::Remember;
 use portcullis::ports::asks::{Answer, Asks, Decision, Delivery};
+use portcullis::ports::grants::{Grant, GrantSubject, Grants as _};
 use portcullis::ports::reviewer::NobodyThere;
 use serde_json::{Value, json};
 
@@ -167,6 +172,44 @@ fn bad_ids_and_an_empty_queue_are_said() {
     assert!(ran.code == 2 && ran.err.contains("there is no `ask_1`"), "{}", ran.err);
     assert_eq!(place.run(&["approvals", "forget"]).code, 2);
     assert_eq!(place.run(&["approvals", "key", "set"]).code, 3);
+}
+
+#[test]
+fn what_is_forgotten_is_gone_and_nothing_else_is() {
+    let place = Place::new();
+    let places = Places { state: Some(place.path("state/portcullis")), ..Places::nowhere() };
+    let grants = open_state(&places).unwrap().grants;
+    let tenant = TenantId::new("local");
+    for (id, tool) in [("grant_a1", "s/one"), ("grant_a2", "s/two"), ("grant_b1", "t/one"), ("grant_c1", "u/one")] {
+        let subject = GrantSubject {
+            caller: Caller::local("ann"),
+            tool: ToolRef::parse(tool).unwrap(),
+            identity: ServerIdentity(Digest::of(b"server")),
+            definition: Digest::of(b"definition"),
+            connector: None,
+        };
+        let grant = Grant {
+            id: id.to_owned(),
+            subject,
+            answered: BTreeSet::new(),
+            arguments: None,
+            scope: Remember::Always,
+            expires_ms: 4_102_444_800_000,
+            approver: "terminal".to_owned(),
+        };
+        grants.store(grant).unwrap();
+    }
+    let left =
+        || -> BTreeSet<String> { grants.all(&tenant, 1_000).unwrap().into_iter().map(|grant| grant.id).collect() };
+    assert_eq!(place.run(&["approvals", "grants"]).out.matches("grant_").count(), 4);
+    let ran = place.run(&["approvals", "forget", "grant_"]);
+    assert!(ran.code == 2 && left().len() == 4, "{}", ran.err);
+    assert_eq!(place.run(&["approvals", "forget", "grant_c1"]).code, 0);
+    assert_eq!(left(), ["grant_a1", "grant_a2", "grant_b1"].map(str::to_owned).into());
+    assert!(place.run(&["approvals", "forget", "--server", "s"]).err.contains("Forgotten: 2."));
+    assert_eq!(left(), ["grant_b1".to_owned()].into());
+    assert_eq!(place.run(&["approvals", "forget", "--all"]).code, 0);
+    assert_eq!(left(), BTreeSet::new());
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::{Code, Stage};
@@ -11,10 +12,11 @@ use portcullis::model::verdict::{Ask, Remember, Reviewers, Verdict};
 use portcullis::pipeline::consent::review::Breaker;
 use portcullis::pipeline::{CallRequest, Finished, Would};
 use portcullis::ports::recorder::Consent;
-use portcullis::ports::review::{BoundReviewer, NoReview};
+use portcullis::ports::review::{AutoReviewer, BoundReviewer, NoReview, ReviewRequest};
 use portcullis::ports::reviewer::Reply;
 use serde_json::json;
 
+use crate::fakes::Gate;
 use crate::fakes::bench::{Bench, failed, failure, said};
 use crate::fakes::hook::{ScriptedHook, hook};
 use crate::fakes::judge::{ALLOW, DENY, Judge, judging};
@@ -295,4 +297,34 @@ async fn r1_a_denial_is_appealed_only_where_every_reviewer_lets_it_be() {
     let yes = Person::replying(&bench.journal, [allowed(Remember::Never)]);
     assert_eq!(failed(&bench.write_asking(yes.clone()).await).1, Code::ReviewDenied);
     assert!(yes.questions().is_empty());
+}
+
+/// A reviewer that is asked and never answers.
+struct Silent(Arc<Gate>);
+
+#[async_trait]
+impl AutoReviewer for Silent {
+    async fn review(&self, _request: &ReviewRequest) -> Result<String, NoReview> {
+        self.0.pass().await;
+        Err(NoReview::Nobody("the gate is never opened".to_owned()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g5_l18_a_call_that_is_cancelled_while_it_is_reviewed_gets_its_pair_and_is_not_sent() {
+    let gate = Gate::closed();
+    let silent = BoundReviewer {
+        reviewer: Ok(Arc::new(Silent(Arc::clone(&gate)))),
+        ..judging(LayerKind::User, &Judge::says(ALLOW))
+    };
+    let bench = Bench::new(&automatic().reviewer(silent)).await;
+    let request = bench.request("files/write", "{}");
+    let cancel = request.cancel.clone();
+    let running = bench.spawn(request);
+    gate.reached(1).await;
+    cancel.cancel();
+    let finished = running.await.unwrap();
+    assert_eq!(failed(&finished), (Stage::Approval, Code::Cancelled));
+    assert_eq!((bench.tape.started().len(), bench.tape.completed().len()), (1, 1));
+    assert!(bench.files.handed().is_empty());
 }
