@@ -6,16 +6,17 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use portcullis::model::hook::{HookEvent, HookFailureMeans, HookFault, HookFaultCode};
 use portcullis::model::item::Status;
 use portcullis::model::layer::LayerKind;
 use portcullis::model::outcome::Code;
-use portcullis::model::posture::Reviewer as Answers;
+use portcullis::model::posture::{LayerPosture, Reviewer as Answers};
 use portcullis::model::verdict::{Fault, FaultCode, OnFailure, Remember};
 use portcullis::pipeline::Finished;
 use portcullis::ports::approval::{ApprovalComponent, BoundComponent};
 use portcullis::ports::hook::BoundHook;
-use portcullis::ports::review::{BoundReviewer, NoReview};
+use portcullis::ports::review::{AutoReviewer, BoundReviewer, NoReview, ReviewRequest};
 use serde_json::json;
 
 use crate::fakes::bench::{Bench, failed};
@@ -160,6 +161,16 @@ async fn no_failure_of_a_permission_hook_is_consent() {
     }
 }
 
+/// A reviewer that never answers.
+struct Silent;
+
+#[async_trait]
+impl AutoReviewer for Silent {
+    async fn review(&self, _request: &ReviewRequest) -> Result<String, NoReview> {
+        std::future::pending().await
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_failure_of_a_reviewer_ends_in_a_call_or_in_a_question_to_a_person() {
     let failures: [(&str, Vec<Result<String, NoReview>>); 9] = [
@@ -187,12 +198,17 @@ async fn no_failure_of_a_reviewer_ends_in_a_call_or_in_a_question_to_a_person() 
             assert_not_run(&bench, &again, &format!("{what} of a reviewer in {layer:?}, with a person there"));
             assert!(yes.questions().is_empty(), "{what}: a person was asked in the reviewer's place");
         }
-        let unloaded = judging(layer, &Judge::says(ALLOW));
-        let unloaded = BoundReviewer { reviewer: Err(Fault::new(FaultCode::Missing, "no such file")), ..unloaded };
-        let policies =
-            Policies::new().posture(LayerKind::User, |posture| posture.strict_review = Some(true)).reviewer(unloaded);
-        let (bench, finished) = run(&policies).await;
-        assert_not_run(&bench, &finished, "a reviewer that could not be loaded");
+        let missing: Result<Arc<dyn AutoReviewer>, Fault> = Err(Fault::new(FaultCode::Missing, "no such file"));
+        for (what, reviewer) in [("one that could not be loaded", missing), ("silence", Ok(Arc::new(Silent) as _))] {
+            for strict in [false, true] {
+                let bound = BoundReviewer { reviewer: reviewer.clone(), ..judging(layer, &Judge::says(ALLOW)) };
+                let answers = |posture: &mut LayerPosture| {
+                    (posture.reviewer, posture.strict_review) = (Some(Answers::AutoReview), Some(strict));
+                };
+                let (bench, finished) = run(&Policies::new().posture(LayerKind::User, answers).reviewer(bound)).await;
+                assert_not_run(&bench, &finished, &format!("{what} of a reviewer in {layer:?}, strict: {strict}"));
+            }
+        }
     }
 }
 
