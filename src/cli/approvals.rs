@@ -20,7 +20,8 @@ use portcullis::ports::clock::Clock as _;
 use portcullis::ports::grants::{Grant, Grants as _};
 use serde_json::json;
 
-use super::args::{self, Approvals, Format, Global, Scope};
+use super::approval_args::{self, Approvals, Scope};
+use super::args::{Format, Global};
 use super::exit::{Exit, Trouble};
 use super::render::{self, STRONG, field, styled};
 use super::setup;
@@ -283,10 +284,10 @@ impl Counter {
         Ok(Exit::Done)
     }
 
-    fn key(&self, wanted: &args::ApproverKey) -> Result<Exit, Trouble> {
+    fn key(&self, wanted: &approval_args::ApproverKey) -> Result<Exit, Trouble> {
         let key = self.key.as_ref().ok_or_else(no_place)?;
         match wanted {
-            args::ApproverKey::Set { roles } => {
+            approval_args::ApproverKey::Set { roles } => {
                 let roles: BTreeSet<Role> = roles.iter().cloned().collect();
                 let mut text =
                     "Whoever has the approver key can allow calls without a terminal. A key that was set before \
@@ -304,7 +305,7 @@ impl Counter {
                 terminal.say(&format!("{VARIABLE}={made}\n")).map_err(broken)?;
                 render::talk("The key is set, and is not shown again.");
             }
-            args::ApproverKey::Remove => {
+            approval_args::ApproverKey::Remove => {
                 let was = key.remove().map_err(failed)?;
                 render::talk(if was { "The approver key is removed." } else { "No approver key was set." });
             }

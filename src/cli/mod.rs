@@ -6,6 +6,7 @@ pub(crate) mod args;
 pub(crate) mod exit;
 pub(crate) mod render;
 
+mod approval_args;
 mod approvals;
 mod audit;
 mod call;
