@@ -1,6 +1,7 @@
 //! The auto reviewer through the whole pipeline: who is asked, what its answers come to, and that nothing replaces it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use portcullis::model::item::Status;
@@ -326,5 +327,38 @@ async fn g5_l18_a_call_that_is_cancelled_while_it_is_reviewed_gets_its_pair_and_
     let finished = running.await.unwrap();
     assert_eq!(failed(&finished), (Stage::Approval, Code::Cancelled));
     assert_eq!((bench.tape.started().len(), bench.tape.completed().len()), (1, 1));
+    assert!(bench.files.handed().is_empty());
+}
+
+/// A reviewer that lets the first action wait, then allows it, and denies all others.
+struct FirstWaits(Arc<Gate>, AtomicBool);
+
+#[async_trait]
+impl AutoReviewer for FirstWaits {
+    async fn review(&self, _request: &ReviewRequest) -> Result<String, NoReview> {
+        if self.1.swap(false, Ordering::SeqCst) {
+            self.0.pass().await;
+            return Ok(ALLOW.to_owned());
+        }
+        Ok(DENY.to_owned())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r40_what_is_allowed_after_the_interruption_is_not_sent_either() {
+    let gate = Gate::closed();
+    let reviewer = FirstWaits(Arc::clone(&gate), AtomicBool::new(true));
+    let bound = BoundReviewer { reviewer: Ok(Arc::new(reviewer)), ..judging(LayerKind::User, &Judge::says(ALLOW)) };
+    let bench = Bench::new(&automatic().reviewer(bound)).await;
+    let breaker = Arc::new(Breaker::default());
+    breaker.hold();
+    let request = || CallRequest { breaker: Arc::clone(&breaker), ..bench.request("files/write", "{}") };
+    let first = bench.spawn(request());
+    gate.reached(1).await;
+    for _ in 0..3 {
+        assert_eq!(failed(&bench.pipeline.run(request()).await).1, Code::ReviewDenied);
+    }
+    gate.open();
+    assert_eq!(failed(&first.await.unwrap()), (Stage::Approval, Code::Interrupted));
     assert!(bench.files.handed().is_empty());
 }

@@ -86,6 +86,8 @@ impl Call<'_> {
                 }
             };
             self.decision = Some(approved.decision().clone());
+            // It may have come while this call was decided.
+            self.uninterrupted()?;
             if let Some(unheard) = self.unheard(approved.policies()) {
                 return Err(unheard);
             }

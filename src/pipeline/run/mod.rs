@@ -226,9 +226,7 @@ impl<'p> Call<'p> {
         if !refusals.is_empty() {
             return Err(Box::new(refused(target, &refusals)));
         }
-        if self.request.breaker.holds() {
-            return Err(Box::new(Failure::new(Stage::Approval, Code::Interrupted, review::INTERRUPTED)));
-        }
+        self.uninterrupted()?;
         let reference = target.resolved().ok_or_else(|| Failure::not_available(target))?;
         let ready = await_ready::await_ready(&*self.pipeline.fleet, &reference.server, &self.request.caller);
         ready.instrument(self.phase(Phase::Ready)).await;
@@ -300,6 +298,14 @@ impl<'p> Call<'p> {
     fn info(&self, arguments: Arguments) -> CallInfo {
         let request = &self.request;
         CallInfo::unknown(request.id.clone(), request.target.clone(), request.caller.clone(), arguments)
+    }
+
+    /// R40: where the session is the turn, nothing is sent any more once the auto reviewer has denied too much, whoever agrees.
+    fn uninterrupted(&self) -> Result<(), Box<Failure>> {
+        if self.request.breaker.holds() {
+            return Err(Box::new(Failure::new(Stage::Approval, Code::Interrupted, review::INTERRUPTED)));
+        }
+        Ok(())
     }
 
     /// What items say of the tool: its definition's own words as the sanitisers leave them.
